@@ -1,0 +1,110 @@
+"""Every error that hpo raises for the state of the world; bad arguments are plain ValueErrors.
+
+    HpoError
+    ├── NotFound            a study, trial or worker that does not exist
+    │   └── NoCompletedTrial
+    ├── Conflict            the request is fine, the state of the world forbids it
+    │   ├── StudyExists
+    │   ├── LeaseLost
+    │   ├── TrialFinished
+    │   ├── StepReported
+    │   └── VersionMismatch
+    ├── InvalidField        a value that names the field it stands in and the cure
+    ├── Unavailable         the database or the service does not answer now; try again
+    ├── SchemaMismatch      the database belongs to another version
+    ├── DatabaseInUse       another process holds the SQLite file
+    └── ApiError            what a client raises for a problem document (hpo.client)
+
+`code` is the stable name that stands in problem documents; `facts` are their extra members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class HpoError(Exception):
+    """Something went wrong in hpo."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str | None = None, **facts: Any) -> None:
+        super().__init__(message or self.__doc__)
+        self.facts: Mapping[str, Any] = facts
+
+
+class NotFound(HpoError):
+    """There is no such thing here."""
+
+    code = "not_found"
+
+
+class NoCompletedTrial(NotFound):
+    """No trial of this study has completed with a finite value yet."""
+
+    code = "no_completed_trial"
+
+
+class Conflict(HpoError):
+    """The state of the study or trial does not allow this."""
+
+    code = "conflict"
+
+
+class StudyExists(Conflict):
+    """A study of this name exists with another definition; choose another name."""
+
+    code = "study_exists"
+
+
+class LeaseLost(Conflict):
+    """This lease is no longer valid; drop the trial and claim again."""
+
+    code = "lease_lost"
+
+
+class TrialFinished(Conflict):
+    """This trial has ended; its outcome stands."""
+
+    code = "trial_finished"
+
+
+class StepReported(Conflict):
+    """This attempt has already reported another value for this step; report the next step."""
+
+    code = "step_reported"
+
+
+class VersionMismatch(Conflict):
+    """Worker and server speak different versions of the protocol; install the same release."""
+
+    code = "version_mismatch"
+
+
+class InvalidField(HpoError, ValueError):
+    """A value is not allowed."""
+
+    code = "invalid"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field, self.message = field, message
+
+
+class Unavailable(HpoError):
+    """The database does not answer at the moment; the request was not carried out, try again."""
+
+    code = "unavailable"
+
+
+class SchemaMismatch(HpoError):
+    """The database has another schema than this version of hpo needs."""
+
+    code = "schema_mismatch"
+
+
+class DatabaseInUse(HpoError):
+    """Another process writes to this SQLite database."""
+
+    code = "database_in_use"

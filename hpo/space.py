@@ -1,0 +1,147 @@
+"""The search space: which values each parameter of a trial may take.
+
+A space is a mapping from parameter name to `FloatRange`, `IntRange` or `Categorical`. The
+values check themselves, so a range that cannot be searched never reaches a worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+Choice: TypeAlias = bool | int | float | str | None
+Space: TypeAlias = Mapping[str, "Parameter"]
+
+MAX_CHOICES = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloatRange:
+    """A real number from `low` to `high`, both included."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high, log=self.log)
+        if self.step is not None:
+            if not (math.isfinite(self.step) and self.step > 0):
+                raise ValueError(f"step must be a finite number above 0, got {self.step}")
+            if self.log:
+                raise ValueError("log and step exclude each other; drop one of them")
+
+    @property
+    def effective_high(self) -> float:
+        """The largest value that `step` reaches, counted from `low`; `high` without a step."""
+        if self.step is None:
+            return self.high
+        low, high, step = (Decimal(str(x)) for x in (self.low, self.high, self.step))
+        return float((high - low) // step * step + low)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntRange:
+    """A whole number from `low` to `high`, both included."""
+
+    low: int
+    high: int
+    log: bool = False
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high, log=self.log)
+        if self.step < 1:
+            raise ValueError(f"step must be 1 or more, got {self.step}")
+        if self.log and self.step != 1:
+            raise ValueError("log and step exclude each other; drop one of them")
+
+    @property
+    def effective_high(self) -> int:
+        """The largest value that `step` reaches, counted from `low`."""
+        return (self.high - self.low) // self.step * self.step + self.low
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Categorical:
+    """One of `choices`, which have no order."""
+
+    choices: tuple[Choice, ...]
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise ValueError("choices must not be empty; give at least one value")
+        if len(self.choices) > MAX_CHOICES:
+            raise ValueError(f"choices must be {MAX_CHOICES} at most, got {len(self.choices)}")
+        for index, choice in enumerate(self.choices):
+            if choice is not None and not isinstance(choice, bool | int | float | str):
+                raise ValueError(
+                    f"choices must be strings, numbers, true, false or null, got {choice!r}; "
+                    "name each array or object by a string and look it up in the objective"
+                )
+            if isinstance(choice, float) and not math.isfinite(choice):
+                raise ValueError(f"choices must be finite, got {choice}")
+            # == on purpose: Optuna takes 1, 1.0 and True for the same choice.
+            if choice in self.choices[:index]:
+                raise ValueError(f"choices must differ, {choice!r} stands there twice")
+
+
+Parameter: TypeAlias = FloatRange | IntRange | Categorical
+
+PARAMETER_TYPES: dict[str, type[Parameter]] = {
+    "float": FloatRange,
+    "int": IntRange,
+    "categorical": Categorical,
+}
+TYPE_NAMES: dict[type[Parameter], str] = {kind: name for name, kind in PARAMETER_TYPES.items()}
+
+
+def parameter_to_json(parameter: Parameter) -> dict[str, Any]:
+    """The parameter as it stands in a study document."""
+    fields = asdict(parameter)
+    if isinstance(parameter, Categorical):
+        fields["choices"] = list(parameter.choices)
+    return {"type": TYPE_NAMES[type(parameter)], **fields}
+
+
+def parameter_from_json(document: Mapping[str, Any]) -> Parameter:
+    """Reads one parameter. Raises ValueError for an unknown type or a range that is not one."""
+    fields = dict(document)
+    type_name = fields.pop("type", None)
+    if type_name not in PARAMETER_TYPES:
+        raise ValueError(f"type must be one of {', '.join(PARAMETER_TYPES)}, got {type_name!r}")
+    if type_name == "categorical":
+        fields["choices"] = tuple(fields.get("choices", ()))
+    try:
+        return PARAMETER_TYPES[type_name](**fields)
+    except TypeError as error:
+        raise ValueError(f"{type_name} parameter: {error}") from None
+
+
+def space_to_json(space: Space) -> dict[str, dict[str, Any]]:
+    """The space as it stands in a study document."""
+    return {name: parameter_to_json(parameter) for name, parameter in space.items()}
+
+
+def space_from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameter]:
+    """Reads a space. Raises ValueError that names the parameter at fault."""
+    space = {}
+    for name, fields in document.items():
+        try:
+            space[name] = parameter_from_json(fields)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return space
+
+
+def _check_range(low: float, high: float, *, log: bool) -> None:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"low and high must be finite, got {low} and {high}")
+    if low > high:
+        raise ValueError(f"low must not be above high, got {low} and {high}")
+    if log and low <= 0:
+        raise ValueError(f"low must be above 0 when log is true, got {low}")

@@ -1,0 +1,125 @@
+"""A study: one named search, immutable but for its budget, priority and state."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from hpo.errors import InvalidField
+from hpo.seeds import MAX_SEED
+from hpo.space import Space
+
+# One rule for SQLite and PostgreSQL, and safe in a URL without escaping.
+STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+OBJECTIVE_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+class Direction(enum.StrEnum):
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+class StudyState(enum.StrEnum):
+    """`stopping` drains: running trials end as they would, none is started."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def is_ended(self) -> bool:
+        return self in (StudyState.COMPLETED, StudyState.STOPPED, StudyState.FAILED)
+
+
+class ValueRule(enum.StrEnum):
+    """Which report becomes the trial's value when the objective returns none."""
+
+    LAST = "last"
+    BEST = "best"
+
+
+class OnFault(enum.StrEnum):
+    """How a trial ends whose parameters are at fault: samplers learn from PRUNED, not from FAIL."""
+
+    PRUNE = "prune"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Algorithm:
+    """A sampler or a pruner by name, with Optuna's own options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a study may spend. `n_trials` counts the trials that the study itself starts."""
+
+    n_trials: int
+    max_parallel_trials: int | None = None
+    max_failed_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_trials", "max_parallel_trials", "max_failed_trials"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InvalidField(name, f"must be 1 or more, got {count}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyDefinition:
+    """All that says what a study searches and how; `space` is None when the objective suggests."""
+
+    name: str
+    objective: str
+    direction: Direction
+    budget: Budget
+    seed: int
+    space: Space | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sampler: Algorithm = field(default_factory=lambda: Algorithm(name="tpe"))
+    pruner: Algorithm = field(default_factory=lambda: Algorithm(name="median"))
+    metric: str | None = None
+    max_steps: int | None = None
+    value_rule: ValueRule = ValueRule.LAST
+    max_attempts: int = 3
+    retry_backoff_seconds: float = 5.0
+    on_diverged: OnFault = OnFault.PRUNE
+    on_out_of_memory: OnFault = OnFault.PRUNE
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not STUDY_NAME.fullmatch(self.name):
+            raise InvalidField(
+                "name",
+                "must be 1 to 200 letters, digits, dots, dashes or underscores, "
+                "beginning with a letter or digit",
+            )
+        check_objective_path(self.objective)
+        if not 0 <= self.seed <= MAX_SEED:
+            raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
+        if self.space is not None and not self.space:
+            raise InvalidField("space", "is empty; leave it out when the objective suggests")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise InvalidField("max_steps", f"must be 1 or more, got {self.max_steps}")
+        if self.max_attempts < 1:
+            raise InvalidField("max_attempts", f"must be 1 or more, got {self.max_attempts}")
+        if not 0 <= self.retry_backoff_seconds <= 3600:
+            raise InvalidField(
+                "retry_backoff_seconds", f"must be 0 to 3600, got {self.retry_backoff_seconds}"
+            )
+
+
+def check_objective_path(path: str) -> None:
+    """Raises InvalidField unless `path` reads "module:name"."""
+    if not OBJECTIVE_PATH.fullmatch(path):
+        raise InvalidField("objective", f'must read "module:name", got {path!r}')

@@ -1,0 +1,150 @@
+"""What storage answers: frozen values, all times aware UTC. No row or session leaves this room."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from hpo.objective import Descriptor
+from hpo.space import Choice
+from hpo.study import StudyDefinition, StudyState
+from hpo.trial import Reason, TrialState, Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestTrial:
+    """The COMPLETE trial with the best finite value; ties go to the smaller number."""
+
+    number: int
+    value: float
+    params: Mapping[str, Choice]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyRecord:
+    """A study with what became of it so far.
+
+    `counts` has every trial state; `awaiting_attempt` of the RUNNING ones wait to be claimed
+    again. `blocked` says why no registered worker can serve a study that has work left.
+    """
+
+    uuid: UUID
+    definition: StudyDefinition
+    state: StudyState
+    reason: str | None
+    blocked: str | None
+    n_started: int
+    counts: Mapping[TrialState, int]
+    awaiting_attempt: int
+    best: BestTrial | None
+    created_at: dt.datetime
+    ended_at: dt.datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """The value of one step: the last attempt's."""
+
+    step: int
+    value: float
+    attempt: int | None = None
+    elapsed_seconds: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptRecord:
+    """One run of a trial's code by one worker."""
+
+    attempt: int
+    worker_id: UUID
+    worker_name: str
+    device: str
+    started_at: dt.datetime
+    ended_at: dt.datetime | None
+    resumed_from_step: int | None
+    outcome: str | None  # complete, pruned, failed, released; None while it runs
+    reason: Reason | None
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRecord:
+    """One trial; `curve` and `attempts` are empty where a list leaves them out.
+
+    `prune` holds the step, the value, the median and the number of trials compared of the
+    verdict that ended a pruned trial.
+    """
+
+    number: int
+    state: TrialState
+    value: float | None
+    params: Mapping[str, Choice]
+    user_attrs: Mapping[str, Any]
+    reason: Reason | None
+    message: str
+    attempt: int
+    awaiting_attempt: bool
+    worker_name: str | None
+    device: str | None
+    last_step: int | None
+    last_value: float | None
+    prune: Mapping[str, Any] | None
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    curve: Sequence[CurvePoint] = ()
+    attempts: Sequence[AttemptRecord] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """A trial under a lease: what a worker needs to run it."""
+
+    study_name: str
+    study_uuid: UUID
+    definition: StudyDefinition
+    number: int
+    attempt: int
+    token: str
+    params: Mapping[str, Choice]
+    seed: int
+    lease_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerRecord:
+    """A registered worker process; `id` is a UUID of its process."""
+
+    id: UUID
+    name: str
+    version: str
+    slots: int
+    devices: Sequence[str]
+    allow: Sequence[str]
+    objectives: Mapping[str, Descriptor]
+    registered_at: dt.datetime
+    last_seen_at: dt.datetime
+    is_alive: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogChunk:
+    """A piece of a child's output; `sequence` counts from 0 in its attempt."""
+
+    attempt: int
+    sequence: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """An objective that registered workers offer."""
+
+    objective: str
+    descriptor: Descriptor
+    n_workers: int
