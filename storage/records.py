@@ -5,13 +5,23 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from hpo.objective import Descriptor
 from hpo.space import Choice
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Reason, TrialState, Verdict
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page(Generic[T]):
+    """Part of a list; `next` is the `after` of the following page, None on the last one."""
+
+    items: Sequence[T]
+    next: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +127,61 @@ class Claimed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimRequest:
+    """A free slot asks for a trial; the same `claim_key` gets the same trial again."""
+
+    worker_id: UUID
+    claim_key: str
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """The right to write to a trial, as its worker shows it."""
+
+    study_name: str
+    number: int
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """What became of the trial when its lease ended."""
+
+    state: TrialState
+    awaiting_attempt: bool
+    reason: Reason | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseTimes:
+    """How long a lease lasts, and how often its worker should renew it."""
+
+    heartbeat_seconds: float = 10.0
+    lease_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < 3 * self.heartbeat_seconds <= self.lease_seconds:
+            raise ValueError(
+                "lease_seconds must be at least 3 times heartbeat_seconds, got "
+                f"{self.lease_seconds} and {self.heartbeat_seconds}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerRegistration:
+    """What a worker process says of itself when it starts."""
+
+    id: UUID
+    name: str
+    version: str
+    slots: int
+    devices: Sequence[str]
+    allow: Sequence[str]
+    objectives: Mapping[str, Descriptor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerRecord:
     """A registered worker process; `id` is a UUID of its process."""
 
@@ -136,6 +201,15 @@ class WorkerRecord:
 class LogChunk:
     """A piece of a child's output; `sequence` counts from 0 in its attempt."""
 
+    sequence: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    """A stored piece of a log; `id` orders the pieces of a trial."""
+
+    id: int
     attempt: int
     sequence: int
     text: str

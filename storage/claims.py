@@ -1,0 +1,371 @@
+"""Claims: take a trial under a lease, sample its parameters, hand it over.
+
+Two short transactions around the sampling, which may take 100 ms and more. The first locks
+Optuna's `studies` row (as Optuna does when it numbers a trial), so the budget is exact with any
+number of claimants; it takes an expired lease that was never handed over, a trial that waits for
+its next attempt, a WAITING trial, or a new number, in this order. The second writes the parameters
+if the lease is still held. A claim carries a key of its own: repeated, it gets the same trial.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from hpo.errors import HpoError
+from hpo.seeds import trial_seed
+from hpo.study import StudyDefinition, StudyState
+from hpo.trial import Reason
+from storage import leases, workers
+from storage import tables as t
+from storage.ending import fail_study
+from storage.engine import Database, db_now, naive_utc
+from storage.params import params_of
+from storage.records import Claimed, ClaimRequest
+from storage.search import Sampled, Search
+from storage.studies import definition_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Taken:
+    """A trial under a new lease; `phase` says whether its parameters are still to be sampled."""
+
+    study: Any
+    definition: StudyDefinition
+    number: int
+    trial_id: int
+    attempt: int
+    token: str
+    phase: str
+
+
+class Claims:
+    """Hands out trials of running studies."""
+
+    def __init__(self, database: Database, search: Search, *, lease_seconds: float) -> None:
+        self._database, self._search = database, search
+        self._lease_seconds = lease_seconds
+
+    def claim(self, request: ClaimRequest) -> Claimed | None:
+        """A trial that this worker may run, None when there is none at the moment.
+
+        Raises NotFound for an unregistered worker.
+        """
+        taken = self._database.read(lambda c: _replay(c, request)) or self._take_any(request)
+        if taken is None:
+            return None
+        if taken.phase == leases.SAMPLING and not self._sample(taken, request):
+            return None
+        return self._claimed(taken)
+
+    def _take_any(self, request: ClaimRequest) -> _Taken | None:
+        for study_id in self._database.read(lambda c: _candidates(c, request)):
+            taken = self._database.write(functools.partial(self._take, study_id, request))
+            if taken is not None:
+                return taken
+        return None
+
+    def _take(
+        self, study_id: int, request: ClaimRequest, connection: sa.Connection
+    ) -> _Taken | None:
+        lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == study_id)
+        if connection.execute(lock.with_for_update()).first() is None:
+            return None  # deleted by another Optuna program; the reaper sweeps up
+        study = connection.execute(
+            sa.select(t.hpo_study).where(t.hpo_study.c.study_id == study_id)
+        ).one()
+        if study.state != StudyState.RUNNING:
+            return None
+        retaken = _expired_sampling(connection, study)
+        if retaken is None and not _has_room(connection, study):
+            return None
+        found = retaken or _awaiting(connection, study) or _counted_trial(connection, study)
+        if found is None:
+            return None
+        number, trial_id, attempt, phase = found
+        token = secrets.token_hex(16)
+        connection.execute(
+            t.hpo_lease.insert().values(
+                study_uuid=study.uuid,
+                number=number,
+                trial_id=trial_id,
+                attempt=attempt,
+                token=token,
+                claim_key=request.claim_key,
+                phase=phase,
+                worker_id=str(request.worker_id),
+                device=request.device,
+                acquired_at=db_now(),
+                acquired_until=db_now(self._lease_seconds),
+            )
+        )
+        taken = _Taken(
+            study=study,
+            definition=definition_of(study),
+            number=number,
+            trial_id=trial_id,
+            attempt=attempt,
+            token=token,
+            phase=phase,
+        )
+        if phase == leases.RUNNING:
+            _begin_attempt(connection, taken, request)
+        return taken
+
+    def _sample(self, taken: _Taken, request: ClaimRequest) -> bool:
+        """Whether the trial was handed over; not when its lease ran out meanwhile."""
+        study_id = taken.study.study_id
+        try:
+            sampled = self._search.sample(taken.definition, study_id, taken.trial_id)
+        except HpoError:
+            raise
+        except Exception as error:  # a sampler's own fault: it would meet every trial
+            logger.exception("sampler of study %s", taken.definition.name)
+            self._database.write(functools.partial(_give_up, taken, _describe(taken, error)))
+            return False
+        return self._database.write(functools.partial(self._hand_over, taken, request, sampled))
+
+    def _hand_over(
+        self, taken: _Taken, request: ClaimRequest, sampled: Sampled, connection: sa.Connection
+    ) -> bool:
+        mine = sa.and_(t.hpo_lease.c.token == taken.token, t.hpo_lease.c.phase == leases.SAMPLING)
+        update = (
+            t.hpo_lease.update()
+            .where(mine)
+            .values(phase=leases.RUNNING, acquired_until=db_now(self._lease_seconds))
+        )
+        if connection.execute(update).rowcount == 0:
+            # Either lost, or handed over by the same claim in another thread.
+            again = sa.select(t.hpo_lease.c.phase).where(t.hpo_lease.c.token == taken.token)
+            return connection.execute(again).scalar_one_or_none() == leases.RUNNING
+        if sampled.rows:
+            rows = [{"trial_id": taken.trial_id, **row} for row in sampled.rows]
+            connection.execute(t.trial_params.insert(), rows)
+        trial = sa.and_(
+            t.hpo_trial.c.study_uuid == taken.study.uuid, t.hpo_trial.c.number == taken.number
+        )
+        connection.execute(
+            t.hpo_trial.update()
+            .where(trial)
+            .values(relative_params=sampled.relative_params, n_attempts=taken.attempt)
+        )
+        _begin_attempt(connection, taken, request)
+        return True
+
+    def _claimed(self, taken: _Taken) -> Claimed:
+        params = self._database.read(lambda c: params_of(c, [taken.trial_id]))
+        return Claimed(
+            study_name=taken.definition.name,
+            study_uuid=UUID(taken.study.uuid),
+            definition=taken.definition,
+            number=taken.number,
+            attempt=taken.attempt,
+            token=taken.token,
+            params=params[taken.trial_id],
+            seed=trial_seed(taken.definition.seed, taken.number),
+            lease_seconds=self._lease_seconds,
+        )
+
+
+def _replay(connection: sa.Connection, request: ClaimRequest) -> _Taken | None:
+    """The trial that an earlier call with this key has taken."""
+    row = connection.execute(
+        sa.select(t.hpo_lease).where(t.hpo_lease.c.claim_key == request.claim_key)
+    ).one_or_none()
+    if row is None:
+        return None
+    study = connection.execute(
+        sa.select(t.hpo_study).where(t.hpo_study.c.uuid == row.study_uuid)
+    ).one()
+    return _Taken(
+        study=study,
+        definition=definition_of(study),
+        number=row.number,
+        trial_id=row.trial_id,
+        attempt=row.attempt,
+        token=row.token,
+        phase=row.phase,
+    )
+
+
+def _candidates(connection: sa.Connection, request: ClaimRequest) -> Sequence[int]:
+    """Studies with work for this worker: by priority, then by fewest running trials."""
+    allow = workers.allowed(connection, request.worker_id)
+    running = (
+        sa.select(t.hpo_lease.c.study_uuid, sa.func.count().label("n_leases"))
+        .group_by(t.hpo_lease.c.study_uuid)
+        .subquery()
+    )
+    study = t.hpo_study.c
+    rows = connection.execute(
+        sa.select(study.study_id, study.definition)
+        .outerjoin(running, running.c.study_uuid == study.uuid)
+        .where(study.state == StudyState.RUNNING.value)
+        .where(sa.or_(study.n_started < study.n_trials, _is_due(), _was_never_handed_over()))
+        .order_by(study.priority.desc(), sa.func.coalesce(running.c.n_leases, 0), study.id)
+    )
+    return [
+        row.study_id
+        for row in rows
+        if workers.allows(allow, row.definition["objective"].partition(":")[0])
+    ]
+
+
+def _is_due() -> sa.ColumnElement[bool]:
+    trial = t.hpo_trial.c
+    mine = trial.study_uuid == t.hpo_study.c.uuid
+    return sa.exists().where(mine, trial.next_attempt_at <= db_now())
+
+
+def _was_never_handed_over() -> sa.ColumnElement[bool]:
+    lease = t.hpo_lease.c
+    mine = lease.study_uuid == t.hpo_study.c.uuid
+    expired = lease.acquired_until < db_now()
+    return sa.exists().where(mine, lease.phase == leases.SAMPLING, expired)
+
+
+def _has_room(connection: sa.Connection, study: sa.Row[Any]) -> bool:
+    if study.max_parallel_trials is None:
+        return True
+    count = sa.select(sa.func.count()).where(t.hpo_lease.c.study_uuid == study.uuid)
+    return bool(connection.execute(count).scalar_one() < study.max_parallel_trials)
+
+
+def _expired_sampling(
+    connection: sa.Connection, study: sa.Row[Any]
+) -> tuple[int, int, int, str] | None:
+    """A trial whose claimant died before it got the parameters: no attempt has begun."""
+    lease = t.hpo_lease.c
+    expired = (
+        sa.select(lease.number)
+        .where(lease.study_uuid == study.uuid, lease.phase == leases.SAMPLING)
+        .where(lease.acquired_until < db_now())
+        .order_by(lease.number)
+        .limit(1)
+        .scalar_subquery()
+    )
+    row = connection.execute(
+        t.hpo_lease.delete()
+        .where(lease.study_uuid == study.uuid, lease.number == expired)
+        .returning(lease.number, lease.trial_id, lease.attempt)
+    ).one_or_none()
+    return None if row is None else (row.number, row.trial_id, row.attempt, leases.SAMPLING)
+
+
+def _awaiting(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int, int, str] | None:
+    """A trial whose last attempt was cut off and whose pause is over."""
+    trial = t.hpo_trial.c
+    due = (
+        sa.select(trial.number)
+        .where(trial.study_uuid == study.uuid, trial.next_attempt_at <= db_now())
+        .order_by(trial.number)
+        .limit(1)
+        .scalar_subquery()
+    )
+    row = connection.execute(
+        t.hpo_trial.update()
+        .where(trial.study_uuid == study.uuid, trial.number == due)
+        .values(next_attempt_at=None, n_attempts=trial.n_attempts + 1, reason=None, message="")
+        .returning(trial.number, trial.trial_id, trial.n_attempts)
+    ).one_or_none()
+    return None if row is None else (row.number, row.trial_id, row.n_attempts, leases.RUNNING)
+
+
+def _counted_trial(
+    connection: sa.Connection, study: sa.Row[Any]
+) -> tuple[int, int, int, str] | None:
+    """A WAITING trial or a new number, if the budget has room for one more."""
+    if study.n_started >= study.n_trials:
+        return None
+    number, trial_id = _waiting(connection, study) or _new_number(connection, study)
+    connection.execute(
+        t.hpo_study.update()
+        .where(t.hpo_study.c.id == study.id)
+        .values(n_started=t.hpo_study.c.n_started + 1)
+    )
+    connection.execute(
+        t.hpo_trial.insert().values(
+            study_uuid=study.uuid, number=number, trial_id=trial_id, n_attempts=0, message=""
+        )
+    )
+    return number, trial_id, 1, leases.SAMPLING
+
+
+def _waiting(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int] | None:
+    """A trial that another Optuna program has enqueued: the state is tested in the UPDATE."""
+    trial = t.trials.c
+    first = (
+        sa.select(sa.func.min(trial.trial_id))
+        .where(trial.study_id == study.study_id, trial.state == "WAITING")
+        .scalar_subquery()
+    )
+    row = connection.execute(
+        t.trials.update()
+        .where(trial.trial_id == first, trial.state == "WAITING")
+        .values(state="RUNNING", datetime_start=naive_utc())
+        .returning(trial.number, trial.trial_id)
+    ).one_or_none()
+    return None if row is None else (row.number, row.trial_id)
+
+
+def _new_number(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int]:
+    trial = t.trials.c
+    last = sa.select(sa.func.max(trial.number)).where(trial.study_id == study.study_id)
+    highest = connection.execute(last).scalar_one()
+    number = 0 if highest is None else highest + 1
+    insert = t.trials.insert().values(
+        number=number, study_id=study.study_id, state="RUNNING", datetime_start=naive_utc()
+    )
+    return number, connection.execute(insert.returning(trial.trial_id)).scalar_one()
+
+
+def _begin_attempt(connection: sa.Connection, taken: _Taken, request: ClaimRequest) -> None:
+    name = sa.select(t.hpo_worker.c.name).where(t.hpo_worker.c.id == str(request.worker_id))
+    connection.execute(
+        t.hpo_attempt.insert().values(
+            study_uuid=taken.study.uuid,
+            number=taken.number,
+            attempt=taken.attempt,
+            token=taken.token,
+            worker_id=str(request.worker_id),
+            worker_name=name.scalar_subquery(),
+            device=request.device,
+            started_at=db_now(),
+            message="",
+            traceback="",
+        )
+    )
+
+
+def _describe(taken: _Taken, error: Exception) -> str:
+    sampler = taken.definition.sampler.name
+    return f"The sampler {sampler!r} failed: {type(error).__name__}: {error}"
+
+
+def _give_up(taken: _Taken, message: str, connection: sa.Connection) -> None:
+    """Fails the trial that could not be sampled, and with it the study."""
+    lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == taken.study.study_id)
+    connection.execute(lock.with_for_update()).all()
+    lease = t.hpo_lease.delete().where(t.hpo_lease.c.token == taken.token)
+    if connection.execute(lease).rowcount == 0:
+        return
+    trial = sa.and_(
+        t.hpo_trial.c.study_uuid == taken.study.uuid, t.hpo_trial.c.number == taken.number
+    )
+    facts = {"reason": Reason.OBJECTIVE_ERROR, "message": message}
+    connection.execute(t.hpo_trial.update().where(trial).values(facts))
+    connection.execute(
+        t.trials.update()
+        .where(t.trials.c.trial_id == taken.trial_id, t.trials.c.state == "RUNNING")
+        .values(state="FAIL", datetime_complete=naive_utc())
+    )
+    fail_study(connection, taken.study, message)

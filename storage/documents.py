@@ -1,0 +1,75 @@
+"""Definitions and descriptors as JSON in our tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hpo.numbers import strict
+from hpo.objective import Descriptor
+from hpo.space import space_from_json, space_to_json
+from hpo.study import Algorithm, Budget, Direction, OnFault, StudyDefinition, ValueRule
+
+BUDGET_FIELDS = tuple(field.name for field in dataclasses.fields(Budget))
+
+
+def definition_to_json(definition: StudyDefinition) -> dict[str, Any]:
+    """One flat object; the budget's fields stand beside the others, as in a request."""
+    document = {
+        field.name: getattr(definition, field.name)
+        for field in dataclasses.fields(definition)
+        if field.name not in ("budget", "space", "sampler", "pruner")
+    }
+    document.update(dataclasses.asdict(definition.budget))
+    document["space"] = None if definition.space is None else space_to_json(definition.space)
+    for kind in ("sampler", "pruner"):
+        algorithm: Algorithm = getattr(definition, kind)
+        document[kind] = {"name": algorithm.name, "options": dict(algorithm.options)}
+    plain = {key: getattr(value, "value", value) for key, value in document.items()}
+    return dict(strict(plain))
+
+
+def definition_from_json(
+    document: Mapping[str, Any], *, budget: Budget, priority: int
+) -> StudyDefinition:
+    """Reads a stored definition; budget and priority are those in force now."""
+    fields = {key: value for key, value in document.items() if key not in BUDGET_FIELDS}
+    space = fields.pop("space")
+    return StudyDefinition(
+        **{
+            **fields,
+            "direction": Direction(fields["direction"]),
+            "value_rule": ValueRule(fields["value_rule"]),
+            "on_diverged": OnFault(fields["on_diverged"]),
+            "on_out_of_memory": OnFault(fields["on_out_of_memory"]),
+            "sampler": Algorithm(**fields["sampler"]),
+            "pruner": Algorithm(**fields["pruner"]),
+            "space": None if space is None else space_from_json(space),
+            "budget": budget,
+            "priority": priority,
+        }
+    )
+
+
+def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
+    return {
+        "summary": descriptor.summary,
+        "direction": descriptor.direction and descriptor.direction.value,
+        "metric": descriptor.metric,
+        "max_steps": descriptor.max_steps,
+        "space": None if descriptor.space is None else space_to_json(descriptor.space),
+        "settings": strict(dict(descriptor.settings)),
+    }
+
+
+def descriptor_from_json(document: Mapping[str, Any]) -> Descriptor:
+    direction, space = document["direction"], document["space"]
+    return Descriptor(
+        summary=document["summary"],
+        direction=None if direction is None else Direction(direction),
+        metric=document["metric"],
+        max_steps=document["max_steps"],
+        space=None if space is None else space_from_json(space),
+        settings=document["settings"],
+    )

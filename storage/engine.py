@@ -1,0 +1,259 @@
+"""One database, SQLite or PostgreSQL, and every difference between the two.
+
+SQLite: WAL, synchronous=FULL, `BEGIN IMMEDIATE` for writes, and one writing process, kept so by a
+lock on a file beside the database. PostgreSQL: short timeouts, so that nothing hangs. Transactions
+are passed in as functions, because only a function can be tried again after a deadlock, a lock
+timeout or a lost connection; each is idempotent by a natural key (token, claim key, step).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from optuna.exceptions import StorageInternalError
+from sqlalchemy.ext.compiler import compiles
+
+from hpo.errors import DatabaseInUse, InvalidField, Unavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_SECONDS = 5
+STATEMENT_TIMEOUT_SECONDS = 30
+LOCK_TIMEOUT_SECONDS = 10
+POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT_SECONDS = 8, 8, 15
+RETRY_SECONDS = 10.0
+
+# SQLSTATEs after which the same transaction may succeed: serialization, deadlock, lock timeout,
+# server shutdown, starting up, too many connections. Class 08 is a lost connection.
+TRANSIENT_SQLSTATES = {"40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300"}
+
+
+class db_now(sa.sql.functions.FunctionElement[Any]):
+    """The database's clock, `offset_seconds` later; the clocks of processes are never compared.
+
+    `clock_timestamp()` because `now()` stands still while a statement waits for a lock.
+    """
+
+    inherit_cache = True
+    type = sa.DateTime(timezone=True)
+
+    def __init__(self, offset_seconds: float = 0.0) -> None:
+        # A clause, so that the compiled statement is cached and the number is bound.
+        super().__init__(sa.literal(float(offset_seconds), sa.Double()))
+
+
+def naive_utc() -> dt.datetime:
+    """Now, as Optuna 5 stores it in its own tables."""
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None)
+
+
+@compiles(db_now, "postgresql")
+def _now_on_postgresql(element: db_now, compiler: Any, **kwargs: Any) -> str:
+    offset = compiler.process(element.clauses, **kwargs)
+    return f"(clock_timestamp() + make_interval(secs => {offset}))"
+
+
+@compiles(db_now, "sqlite")
+def _now_on_sqlite(element: db_now, compiler: Any, **kwargs: Any) -> str:
+    # The format in which SQLAlchemy stores a DateTime, so that text compares as time does.
+    offset = compiler.process(element.clauses, **kwargs)
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {offset}))"
+
+
+class Database:
+    """The engine and its transactions. Opening takes the lock of a SQLite file and no more.
+
+    Raises InvalidField for a URL that is not supported, DatabaseInUse when another process
+    writes to the same SQLite file.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = _parse(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._file_lock: int | None = None
+        if self.is_sqlite:
+            self._file_lock = _lock_file(Path(self.url.database or ""))
+        self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+        self._mutexes: dict[str, threading.Lock] = {}
+        self._mutexes_guard = threading.Lock()
+        # Held for as long as a sampler takes, so apart from the pool that the sampler reads by.
+        self._lock_engine = None if self.is_sqlite else _postgresql_engine(self.url)
+
+    def write(self, transaction: Callable[[sa.Connection], T]) -> T:
+        """Runs a read-write transaction. Raises Unavailable when it cannot be done in time."""
+        return self._retried(self.engine, transaction)
+
+    def read(self, transaction: Callable[[sa.Connection], T]) -> T:
+        """Runs a transaction that only reads, on one snapshot per statement or better."""
+        return self._retried(self.engine.execution_options(hpo_begin="BEGIN"), transaction)
+
+    def _retried(self, engine: sa.Engine, transaction: Callable[[sa.Connection], T]) -> T:
+        give_up_at = time.monotonic() + RETRY_SECONDS
+        for attempt in range(1, 1000):
+            try:
+                with engine.begin() as connection:
+                    return transaction(connection)
+            except sa.exc.TimeoutError:
+                raise Unavailable("All database connections are busy; try again.") from None
+            except sa.exc.DBAPIError as error:
+                if not is_outage(error):
+                    raise
+                if not is_transient(error) or time.monotonic() > give_up_at:
+                    logger.warning("database: %s", error.orig)
+                    raise Unavailable() from error
+                pause = min(0.02 * 2**attempt, 1.0)
+                time.sleep(random.uniform(pause / 2, pause))
+        raise AssertionError("unreachable: the deadline comes first")
+
+    @contextlib.contextmanager
+    def mutex(self, name: str) -> Iterator[None]:
+        """One holder at a time, over all threads and, on PostgreSQL, all processes."""
+        with self._mutexes_guard:
+            mutex = self._mutexes.setdefault(name, threading.Lock())
+        with mutex:
+            if self._lock_engine is None:
+                yield
+                return
+            with outages(), self._lock_engine.begin() as connection:
+                key = sa.func.hashtextextended(name, 0)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+                yield
+
+    def close(self) -> None:
+        """Closes every connection and gives up the SQLite file."""
+        self.engine.dispose()
+        if self._lock_engine is not None:
+            self._lock_engine.dispose()
+        if self._file_lock is not None:
+            os.close(self._file_lock)
+            self._file_lock = None
+
+
+def is_transient(error: sa.exc.DBAPIError) -> bool:
+    """Whether the same transaction may succeed a moment later."""
+    if error.connection_invalidated:
+        return True
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate is not None:
+        return sqlstate in TRANSIENT_SQLSTATES or sqlstate.startswith("08")
+    # psycopg gives no SQLSTATE when the server could not be reached.
+    return is_outage(error)
+
+
+def is_outage(error: sa.exc.DBAPIError) -> bool:
+    """Whether the database is away, busy or out of time, as opposed to a wrong statement."""
+    return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+
+
+@contextlib.contextmanager
+def outages() -> Iterator[None]:
+    """Turns a driver's or Optuna's error for a database that is away into Unavailable."""
+    try:
+        yield
+    except StorageInternalError as error:
+        logger.warning("database: %s", error.__cause__ or error)
+        raise Unavailable() from error
+    except sa.exc.DBAPIError as error:
+        if not is_outage(error):
+            raise
+        logger.warning("database: %s", error.orig)
+        raise Unavailable() from error
+    except sa.exc.TimeoutError:
+        raise Unavailable("All database connections are busy; try again.") from None
+
+
+def _parse(url: str) -> sa.URL:
+    cure = (
+        'use "sqlite:///path/to/hpo.db" or "postgresql+psycopg://user:password@host/database"; '
+        "MySQL is not supported yet"
+    )
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise InvalidField("url", f"is not a database URL; {cure}") from None
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        if not parsed.database or ":memory:" in parsed.database or parsed.query:
+            raise InvalidField("url", f"must name a file on a local disk; {cure}")
+        return parsed
+    if parsed.drivername != "postgresql+psycopg":
+        raise InvalidField("url", f"{parsed.drivername} databases do not work here; {cure}")
+    return parsed
+
+
+def _lock_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise DatabaseInUse(
+            f"Another process writes to {path}; SQLite allows one. Stop it, or use its REST API, "
+            "or move to PostgreSQL.",
+            path=str(path),
+        ) from None
+    return descriptor
+
+
+def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.QueuePool,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        pool_timeout=POOL_TIMEOUT_SECONDS,
+        # isolation_level None: transactions begin where `_begin` says, not before the first write.
+        connect_args={"timeout": STATEMENT_TIMEOUT_SECONDS, "isolation_level": None},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _settings(connection: Any, _record: Any) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A deferred transaction that reads first and writes later fails at once when another
+        # one wrote in between; no timeout helps there.
+        mode = connection.get_execution_options().get("hpo_begin", "BEGIN IMMEDIATE")
+        connection.exec_driver_sql(mode)
+
+    return engine
+
+
+def _postgresql_engine(url: sa.URL) -> sa.Engine:
+    milliseconds = {
+        "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
+        "lock_timeout": LOCK_TIMEOUT_SECONDS * 1000,
+        "idle_in_transaction_session_timeout": 2 * STATEMENT_TIMEOUT_SECONDS * 1000,
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in milliseconds.items())
+    return sa.create_engine(
+        url,
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_OVERFLOW,
+        pool_timeout=POOL_TIMEOUT_SECONDS,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+            "options": f"{options} -c timezone=UTC",
+            # A database that was cut off answers no FIN: notice within half a minute.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        },
+    )

@@ -1,0 +1,116 @@
+"""Leases: the right to write to one RUNNING trial, shown by a token in every write.
+
+Expiry is judged by the database's clock and only permits reaping: a lease that ran out and that
+nobody has reaped can still be renewed and used. A write locks the lease's row first, so it and
+the end of the lease cannot pass each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import sqlalchemy as sa
+from optuna.trial import TrialState as OptunaState
+
+from hpo.errors import HpoError, LeaseLost, NotFound, TrialFinished
+from hpo.trial import TrialState
+from storage import tables as t
+from storage.engine import db_now
+from storage.records import Lease
+
+SAMPLING, RUNNING = "sampling", "running"
+
+
+def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa.Row[Any]:
+    """Locks and renews a running lease. Raises LeaseLost, TrialFinished or NotFound.
+
+    Every write to a trial begins with this, so no write of a stale attempt reaches a table.
+    """
+    row = connection.execute(
+        t.hpo_lease.update()
+        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING)
+        .values(acquired_until=db_now(lease_seconds))
+        .returning(t.hpo_lease)
+    ).one_or_none()
+    if row is None:
+        refuse(connection, lease)
+    if state_of(connection, row.trial_id) is not TrialState.RUNNING:
+        # Another Optuna program has ended the trial; the reaper takes the lease away.
+        raise _finished(lease)
+    return row
+
+
+def end(
+    connection: sa.Connection, lease: Lease, condition: sa.ColumnElement[bool]
+) -> sa.Row[Any] | None:
+    """Takes a running lease away if the condition holds; None when this token holds none."""
+    running = t.hpo_lease.c.phase == RUNNING
+    delete = t.hpo_lease.delete().where(_is_shown(lease), running, condition)
+    return connection.execute(delete.returning(t.hpo_lease)).one_or_none()
+
+
+def renew(
+    connection: sa.Connection, worker_id: str, tokens: Sequence[str], *, lease_seconds: float
+) -> list[str]:
+    """Lengthens the leases that a worker says it holds; answers the tokens that are lost."""
+    update = (
+        t.hpo_lease.update()
+        .where(t.hpo_lease.c.worker_id == worker_id, t.hpo_lease.c.token.in_(tokens))
+        .values(acquired_until=db_now(lease_seconds))
+        .returning(t.hpo_lease.c.token)
+    )
+    held = set(connection.execute(update).scalars()) if tokens else set()
+    return [token for token in tokens if token not in held]
+
+
+def refuse(connection: sa.Connection, lease: Lease) -> NoReturn:
+    """Says why a token holds no lease: the study, the trial, its end, or another attempt."""
+    raise _why(connection, lease)
+
+
+def state_of(connection: sa.Connection, trial_id: int) -> TrialState | None:
+    """The state in Optuna's table; None when the trial is gone."""
+    select = sa.select(t.trials.c.state).where(t.trials.c.trial_id == trial_id)
+    state: OptunaState | None = connection.execute(select).scalar_one_or_none()
+    return None if state is None else TrialState[state.name]
+
+
+def _why(connection: sa.Connection, lease: Lease) -> HpoError:
+    select = sa.select(t.hpo_study.c.uuid).where(t.hpo_study.c.name == lease.study_name)
+    study_uuid = connection.execute(select).scalar_one_or_none()
+    if study_uuid is None:
+        return NotFound(f"There is no study {lease.study_name!r}.")
+    trial = connection.execute(
+        sa.select(t.hpo_trial.c.trial_id).where(
+            t.hpo_trial.c.study_uuid == study_uuid, t.hpo_trial.c.number == lease.number
+        )
+    ).one_or_none()
+    if trial is None:
+        return NotFound(f"There is no trial {lease.study_name}/{lease.number}.")
+    state = state_of(connection, trial.trial_id)
+    if state is not None and state.is_finished:
+        return _finished(lease)
+    return LeaseLost(
+        f"{lease.study_name}/{lease.number}: {LeaseLost.__doc__}",
+        study=lease.study_name,
+        number=lease.number,
+    )
+
+
+def _finished(lease: Lease) -> TrialFinished:
+    return TrialFinished(
+        f"{lease.study_name}/{lease.number}: {TrialFinished.__doc__}",
+        study=lease.study_name,
+        number=lease.number,
+    )
+
+
+def _is_shown(lease: Lease) -> sa.ColumnElement[bool]:
+    """The token is the right, the path must agree with it."""
+    study = sa.select(t.hpo_study.c.uuid).where(t.hpo_study.c.name == lease.study_name)
+    return sa.and_(
+        t.hpo_lease.c.token == lease.token,
+        t.hpo_lease.c.number == lease.number,
+        t.hpo_lease.c.study_uuid == study.scalar_subquery(),
+    )

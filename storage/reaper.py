@@ -1,0 +1,148 @@
+"""The reaper: finds leases that ran out and trials and studies that others ended or deleted.
+
+It runs inside every API process; each decision is one guarded transaction, so several may run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from hpo.errors import HpoError
+from hpo.study import StudyState
+from hpo.trial import Reason
+from storage import leases
+from storage import tables as t
+from storage.ending import end_if_done
+from storage.engine import Database, db_now
+from storage.records import Lease
+from storage.settling import Settling
+from storage.studies import UUID_KEY
+
+logger = logging.getLogger(__name__)
+
+# Tables of ours that are keyed by the study's UUID.
+OF_STUDY = (t.hpo_verdict, t.hpo_log, t.hpo_attempt, t.hpo_lease, t.hpo_trial)
+
+
+class Reaper:
+    """Looks at the whole database; cheap when there is nothing to do."""
+
+    def __init__(self, database: Database, settling: Settling, *, lease_seconds: float) -> None:
+        self._database, self._settling = database, settling
+        self._lease_seconds = lease_seconds
+
+    def reap(self) -> int:
+        """Ends what has run out; answers how many trials changed."""
+        try:
+            if self._database.write(self._is_quiet):
+                return 0
+        except sa.exc.IntegrityError:  # another process wrote the first row
+            return 0
+        n_ended = 0
+        for study_name, lease in self._database.read(_expired):
+            shown = Lease(study_name=study_name, number=lease.number, token=lease.token)
+            try:
+                settled = self._settling.expire(shown, self._lease_seconds)
+            except HpoError as error:  # one that cannot be ended must not keep the others
+                logger.warning("reaper: %s/%s: %s", study_name, lease.number, error)
+                continue
+            if settled is not None:
+                logger.info("reaper: %s/%s is lost: %s", study_name, lease.number, settled.state)
+                n_ended += 1
+        return n_ended + self._database.write(_sweep)
+
+    def _is_quiet(self, connection: sa.Connection) -> bool:
+        """Whether workers still have time to renew after a while without any API process."""
+        row = t.hpo_reaper
+        mine = row.c.id == 1
+        was_away = row.c.last_seen_at < db_now(-self._lease_seconds)
+        quiet = sa.case((was_away, db_now(self._lease_seconds)), else_=row.c.quiet_until)
+        update = row.update().where(mine).values(last_seen_at=db_now(), quiet_until=quiet)
+        if connection.execute(update).rowcount == 0:
+            values = {"id": 1, "last_seen_at": db_now(), "quiet_until": db_now()}
+            connection.execute(row.insert().values(values))
+        select = sa.select(sa.func.count()).where(mine, row.c.quiet_until > db_now())
+        return bool(connection.execute(select).scalar_one())
+
+
+def _expired(connection: sa.Connection) -> list[tuple[str, Any]]:
+    select = (
+        sa.select(t.hpo_study.c.name, t.hpo_lease)
+        .join(t.hpo_lease, t.hpo_lease.c.study_uuid == t.hpo_study.c.uuid)
+        .where(t.hpo_lease.c.phase == leases.RUNNING)
+        .where(t.hpo_lease.c.acquired_until < db_now())
+    )
+    return [(row.name, row) for row in connection.execute(select)]
+
+
+def _sweep(connection: sa.Connection) -> int:
+    """Follows what other Optuna programs did: studies deleted, running trials ended."""
+    _forget_deleted_studies(connection)
+    select = sa.select(t.hpo_study).where(t.hpo_study.c.state == StudyState.RUNNING.value)
+    spent = t.hpo_study.c.n_started >= t.hpo_study.c.n_trials
+    n_ended = 0
+    for study in connection.execute(select.where(sa.or_(spent, _has_ended_trial()))).all():
+        lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == study.study_id)
+        connection.execute(lock.with_for_update()).all()
+        n_ended += _drop_ended(connection, study)
+        end_if_done(connection, study)
+    return n_ended
+
+
+def _forget_deleted_studies(connection: sa.Connection) -> None:
+    """SQLite reuses ids after a delete: the UUID that we stored with the study tells."""
+    attr = t.study_system_attrs.c
+    same = sa.exists().where(
+        attr.study_id == t.hpo_study.c.study_id,
+        attr.key == UUID_KEY,
+        attr.value_json == '"' + t.hpo_study.c.uuid + '"',
+    )
+    uuids: Sequence[str] = (
+        connection.execute(sa.select(t.hpo_study.c.uuid).where(~same)).scalars().all()
+    )
+    for table in OF_STUDY if uuids else ():
+        connection.execute(table.delete().where(table.c.study_uuid.in_(uuids)))
+    if uuids:
+        connection.execute(t.hpo_study.delete().where(t.hpo_study.c.uuid.in_(uuids)))
+        logger.info("reaper: swept up after %d studies that were deleted", len(uuids))
+
+
+def _is_ended_but_open() -> sa.ColumnElement[bool]:
+    """A trial that is not RUNNING, though it has a lease or waits for its next attempt."""
+    trial, lease = t.hpo_trial.c, t.hpo_lease.c
+    mine = sa.and_(lease.study_uuid == trial.study_uuid, lease.number == trial.number)
+    state = sa.and_(t.trials.c.trial_id == trial.trial_id, t.trials.c.state != "RUNNING")
+    is_open = sa.or_(trial.next_attempt_at.is_not(None), sa.exists().where(mine))
+    return sa.and_(sa.exists().where(state), is_open)
+
+
+def _has_ended_trial() -> sa.ColumnElement[bool]:
+    mine = t.hpo_trial.c.study_uuid == t.hpo_study.c.uuid
+    return sa.exists().where(mine, _is_ended_but_open())
+
+
+def _drop_ended(connection: sa.Connection, study: sa.Row[Any]) -> int:
+    trial = t.hpo_trial.c
+    select = sa.select(trial.number).where(trial.study_uuid == study.uuid, _is_ended_but_open())
+    numbers = connection.execute(select).scalars().all()
+    if not numbers:
+        return 0
+
+    def mine(table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.and_(table.c.study_uuid == study.uuid, table.c.number.in_(numbers))
+
+    facts = {"reason": Reason.CANCELLED, "message": "Another Optuna program ended the trial."}
+    connection.execute(t.hpo_lease.delete().where(mine(t.hpo_lease)))
+    connection.execute(
+        t.hpo_trial.update().where(mine(t.hpo_trial)).values(next_attempt_at=None, **facts)
+    )
+    connection.execute(
+        t.hpo_attempt.update()
+        .where(mine(t.hpo_attempt), t.hpo_attempt.c.ended_at.is_(None))
+        .values(ended_at=db_now(), outcome="failed", **facts)
+    )
+    return len(numbers)

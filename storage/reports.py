@@ -1,0 +1,226 @@
+"""Reports: a measurement goes in, a verdict comes out, and both stand in the database.
+
+Three steps: write the value under the lease, ask the pruner without holding anything, write the
+verdict. A report that is repeated, also after a crash in between, gets one and the same verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from hpo.errors import InvalidField, StepReported, TrialFinished
+from hpo.numbers import encode_number, strict
+from hpo.space import Choice, Parameter
+from hpo.study import StudyDefinition
+from hpo.trial import Decision, Measurement, Reason, Verdict
+from storage import leases
+from storage import tables as t
+from storage.curves import to_step_columns
+from storage.engine import Database
+from storage.records import Lease
+from storage.search import Search, param_row
+from storage.settling import set_user_attrs
+from storage.studies import row_and_definition
+
+
+class Reports:
+    """What a running attempt says of itself before its end."""
+
+    def __init__(self, database: Database, search: Search, *, lease_seconds: float) -> None:
+        self._database, self._search = database, search
+        self._lease_seconds = lease_seconds
+
+    def start(self, lease: Lease, resumed_from_step: int | None) -> None:
+        """Says which step an attempt goes on from; later ones stay with the attempt before.
+
+        So curve, pruner and checkpoint agree. Raises InvalidField for a step never reported.
+        """
+        if resumed_from_step is not None and resumed_from_step < 0:
+            raise InvalidField("resumed_from_step", f"must be 0 or more, got {resumed_from_step}")
+
+        def transaction(connection: sa.Connection) -> None:
+            held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            connection.execute(
+                t.hpo_attempt.update()
+                .where(t.hpo_attempt.c.token == lease.token)
+                .values(resumed_from_step=resumed_from_step)
+            )
+            _archive_later_steps(
+                connection, held, -1 if resumed_from_step is None else resumed_from_step
+            )
+
+        self._database.write(transaction)
+
+    def suggest(self, lease: Lease, name: str, parameter: Parameter) -> Choice:
+        """The value of a parameter that the study does not declare; asked again, the same."""
+
+        def begin(connection: sa.Connection) -> tuple[Any, Any, StudyDefinition, Any]:
+            held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            study, definition = row_and_definition(connection, lease.study_name)
+            relative = connection.execute(
+                sa.select(t.hpo_trial.c.relative_params).where(_trial(held))
+            ).scalar_one()
+            return held, study, definition, relative or {}
+
+        held, study, definition, relative = self._database.write(begin)
+        if definition.space is not None:
+            raise InvalidField(
+                "name",
+                f"{name!r} is not in the study's space, which was declared when it was created "
+                f"({', '.join(definition.space)}); add it there in a new study",
+            )
+        drawn = self._search.suggest(
+            definition, study.study_id, held.trial_id, name, parameter, relative
+        )
+
+        def write(connection: sa.Connection) -> None:
+            leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            param = t.trial_params.c
+            mine = sa.and_(param.trial_id == held.trial_id, param.param_name == name)
+            if connection.execute(sa.select(param.param_id).where(mine)).first() is None:
+                row = {"trial_id": held.trial_id, **param_row(name, drawn)}
+                connection.execute(t.trial_params.insert().values(row))
+
+        self._database.write(write)
+        return drawn.value
+
+    def report(
+        self, lease: Lease, measurement: Measurement, user_attrs: Mapping[str, Any]
+    ) -> Decision:
+        """Stores one value and answers whether to go on.
+
+        Raises StepReported for another value at a step that this attempt has reported.
+        """
+
+        def write(connection: sa.Connection) -> tuple[Any, Any, StudyDefinition, Decision | None]:
+            held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            study, definition = row_and_definition(connection, lease.study_name)
+            _check_step(definition, measurement.step)
+            set_user_attrs(connection, held.trial_id, user_attrs)
+            earlier = _store(connection, held, measurement)
+            return held, study, definition, earlier
+
+        held, study, definition, decision = self._database.write(write)
+        if decision is not None:
+            return decision
+        decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        return self._database.write(lambda c: _store_verdict(c, held, measurement.step, decision))
+
+    def _decide(
+        self, definition: StudyDefinition, study_id: int, trial_id: int, measurement: Measurement
+    ) -> Decision:
+        if math.isfinite(measurement.value):
+            return self._search.decide(definition, study_id, trial_id)
+        # Optuna's pruners compare the best value so far, so they would let it go on.
+        evidence = {"step": measurement.step, "value": measurement.value}
+        return Decision(verdict=Verdict.PRUNE, reason=Reason.DIVERGED, evidence=evidence)
+
+
+def _check_step(definition: StudyDefinition, step: int) -> None:
+    if definition.max_steps is not None and step >= definition.max_steps:
+        raise InvalidField(
+            "step",
+            f"must be below the study's max_steps ({definition.max_steps}), got {step}; "
+            "steps count from 0",
+        )
+
+
+def _store(connection: sa.Connection, held: Any, measurement: Measurement) -> Decision | None:
+    """Writes a value; answers the verdict when this report was made before."""
+    mine = _verdict(held, measurement.step)
+    before = connection.execute(sa.select(t.hpo_verdict).where(mine)).one_or_none()
+    value = None if math.isnan(measurement.value) else measurement.value
+    if before is not None:
+        if before.value != value:
+            raise StepReported(
+                f"Step {measurement.step} was reported as "
+                f"{encode_number(math.nan if before.value is None else before.value)} before; "
+                "report the next step.",
+                step=measurement.step,
+            )
+        return _decision(before)
+    connection.execute(
+        t.hpo_verdict.insert().values(
+            study_uuid=held.study_uuid,
+            number=held.number,
+            attempt=held.attempt,
+            step=measurement.step,
+            value=value,
+            elapsed_seconds=measurement.elapsed_seconds,
+            metrics=strict(dict(measurement.metrics)),
+        )
+    )
+    _write_step(connection, held.trial_id, measurement)
+    return None
+
+
+def _write_step(connection: sa.Connection, trial_id: int, measurement: Measurement) -> None:
+    """The trial's one value of this step: the last attempt's."""
+    step = t.trial_steps.c
+    columns = to_step_columns(measurement.value)
+    mine = sa.and_(step.trial_id == trial_id, step.step == measurement.step)
+    if connection.execute(t.trial_steps.update().where(mine).values(columns)).rowcount == 0:
+        row = {"trial_id": trial_id, "step": measurement.step, **columns}
+        connection.execute(t.trial_steps.insert().values(row))
+
+
+def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: Decision) -> Decision:
+    """Writes a verdict unless the same report, made twice, already has one."""
+    mine = _verdict(held, step)
+    written = connection.execute(
+        t.hpo_verdict.update()
+        .where(mine, t.hpo_verdict.c.verdict.is_(None))
+        .values(
+            verdict=decision.verdict,
+            reason=decision.reason,
+            evidence=strict(dict(decision.evidence)),
+        )
+    ).rowcount
+    if written == 0:
+        row = connection.execute(sa.select(t.hpo_verdict).where(mine)).one_or_none()
+        stored = None if row is None else _decision(row)
+        if stored is None:
+            raise TrialFinished()
+        return stored
+    if decision.verdict is not Verdict.CONTINUE:
+        told = {
+            "verdict": decision.verdict,
+            "reason": decision.reason,
+            "evidence": strict(dict(decision.evidence)),
+        }
+        connection.execute(t.hpo_trial.update().where(_trial(held)).values(told=told))
+    return decision
+
+
+def _decision(row: sa.Row[Any]) -> Decision | None:
+    if row.verdict is None:
+        return None
+    return Decision(
+        verdict=Verdict(row.verdict),
+        reason=None if row.reason is None else Reason(row.reason),
+        evidence=row.evidence or {},
+    )
+
+
+def _archive_later_steps(connection: sa.Connection, held: Any, last_step: int) -> None:
+    """Takes steps out of the trial's curve; hpo_verdict keeps them with their own attempt."""
+    step = t.trial_steps.c
+    later = sa.and_(step.trial_id == held.trial_id, step.step > last_step)
+    connection.execute(t.trial_steps.delete().where(later))
+
+
+def _trial(held: Any) -> sa.ColumnElement[bool]:
+    return sa.and_(t.hpo_trial.c.study_uuid == held.study_uuid, t.hpo_trial.c.number == held.number)
+
+
+def _verdict(held: Any, step: int) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        t.hpo_verdict.c.study_uuid == held.study_uuid,
+        t.hpo_verdict.c.number == held.number,
+        t.hpo_verdict.c.attempt == held.attempt,
+        t.hpo_verdict.c.step == step,
+    )

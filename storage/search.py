@@ -1,0 +1,76 @@
+"""Where Optuna's samplers and pruners meet the database: what they read, and under which lock.
+
+One study samples at a time, over all processes: samplers write attributes (grid cells, CMA-ES
+optimizers), and a sampler that repels running trials must see the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.distributions import distribution_to_json
+from optuna.storages import BaseStorage
+
+from hpo.search.pruning import decide
+from hpo.search.sampling import Drawn, SearchStudy, sample, suggest_one
+from hpo.space import Choice, Parameter
+from hpo.study import StudyDefinition
+from hpo.trial import Decision
+from storage.engine import Database, outages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """Rows for Optuna's trial_params, and what an objective that suggests may still take."""
+
+    rows: Sequence[Mapping[str, Any]]
+    relative_params: Mapping[str, Any] | None
+
+
+class Search:
+    """Samples and prunes through an Optuna storage on the same database."""
+
+    def __init__(self, database: Database, optuna_storage: BaseStorage) -> None:
+        self._database, self._storage = database, optuna_storage
+
+    def sample(self, definition: StudyDefinition, study_id: int, trial_id: int) -> Sampled:
+        """Draws the parameters of a trial; writes none of them."""
+        with self._database.mutex(f"hpo/sample/{study_id}"), outages():
+            study = SearchStudy(definition, self._storage, study_id)
+            sampled = sample(study, self._storage.get_trial(trial_id))
+        return Sampled(
+            rows=[param_row(name, drawn) for name, drawn in sampled.drawn.items()],
+            relative_params=dict(sampled.relative) if definition.space is None else None,
+        )
+
+    def suggest(
+        self,
+        definition: StudyDefinition,
+        study_id: int,
+        trial_id: int,
+        name: str,
+        parameter: Parameter,
+        relative_params: Mapping[str, Choice],
+    ) -> Drawn:
+        """Draws one parameter for an objective that defines its space by running."""
+        with self._database.mutex(f"hpo/sample/{study_id}"), outages():
+            study = SearchStudy(definition, self._storage, study_id)
+            trial = self._storage.get_trial(trial_id)
+            return suggest_one(study, trial, name, parameter, relative_params)
+
+    def decide(self, definition: StudyDefinition, study_id: int, trial_id: int) -> Decision:
+        """The pruner's verdict on a trial after its newest report."""
+        with outages():
+            study = SearchStudy(definition, self._storage, study_id)
+            return decide(study, self._storage.get_trial(trial_id))
+
+
+def param_row(name: str, drawn: Drawn) -> dict[str, Any]:
+    """A row of Optuna's trial_params, its trial apart."""
+    return {
+        "param_name": name,
+        "param_value": drawn.internal,
+        "distribution_json": distribution_to_json(drawn.distribution),
+    }

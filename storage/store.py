@@ -1,0 +1,130 @@
+"""The store: all that the API asks of a database, behind one object.
+
+Opening it touches nothing but the lock of a SQLite file, so that API and database may start in
+any order; `prepare` makes or checks the schema.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from optuna.storages import BaseStorage
+
+from hpo.space import Choice, Parameter
+from hpo.trial import Decision, Failure, Measurement
+from storage import leases, schema, workers
+from storage.claims import Claims
+from storage.engine import Database
+from storage.logs import Logs
+from storage.optuna_storage import cached
+from storage.reaper import Reaper
+from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Settled
+from storage.reports import Reports
+from storage.schema import SchemaVersion
+from storage.search import Search
+from storage.settling import Settling
+from storage.studies import Studies
+from storage.trials import Trials
+from storage.workers import Workers
+
+
+class Leased:
+    """What workers do: claim a trial, write to it while they hold its lease, end it."""
+
+    def __init__(self, database: Database, search: Search, times: LeaseTimes) -> None:
+        self._database, self._times = database, times
+        seconds = times.lease_seconds
+        self._claims = Claims(database, search, lease_seconds=seconds)
+        self._reports = Reports(database, search, lease_seconds=seconds)
+        self._settling = Settling(database)
+        self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
+
+    def claim(self, request: ClaimRequest) -> Claimed | None:
+        return self._claims.claim(request)
+
+    def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
+        """Lengthens the leases a worker holds; answers the tokens it has lost."""
+
+        def transaction(connection: sa.Connection) -> list[str]:
+            workers.seen(connection, worker_id)
+            seconds = self._times.lease_seconds
+            return leases.renew(connection, str(worker_id), tokens, lease_seconds=seconds)
+
+        return self._database.write(transaction)
+
+    def start(self, lease: Lease, resumed_from_step: int | None) -> None:
+        self._reports.start(lease, resumed_from_step)
+
+    def suggest(self, lease: Lease, name: str, parameter: Parameter) -> Choice:
+        return self._reports.suggest(lease, name, parameter)
+
+    def report(
+        self, lease: Lease, measurement: Measurement, user_attrs: Mapping[str, object]
+    ) -> Decision:
+        return self._reports.report(lease, measurement, user_attrs)
+
+    def complete(
+        self, lease: Lease, value: float | None, user_attrs: Mapping[str, object]
+    ) -> Settled:
+        return self._settling.complete(lease, value, user_attrs)
+
+    def prune(self, lease: Lease, user_attrs: Mapping[str, object]) -> Settled:
+        return self._settling.prune(lease, user_attrs)
+
+    def fail(self, lease: Lease, failure: Failure, user_attrs: Mapping[str, object]) -> Settled:
+        return self._settling.fail(lease, failure, user_attrs)
+
+    def release(self, lease: Lease) -> Settled:
+        return self._settling.release(lease)
+
+    def reap(self) -> int:
+        """Ends leases that ran out; answers how many trials changed."""
+        return self._reaper.reap()
+
+
+class Store:
+    """Everything in one database; every method may be called from any thread."""
+
+    def __init__(self, url: str, times: LeaseTimes) -> None:
+        self._database = Database(url)
+        self._optuna = cached(self._database)
+        self._is_prepared = False
+        self.workers = Workers(self._database, times)
+        self.studies = Studies(self._database, self.workers)
+        self.trials = Trials(self._database)
+        self.logs = Logs(self._database)
+        self.claims = Leased(self._database, Search(self._database, self._optuna), times)
+
+    def prepare(self) -> None:
+        """Makes or upgrades the schema. Raises Unavailable, or SchemaMismatch with the cure."""
+        if not self._is_prepared:
+            schema.upgrade(self._database)
+            schema.check(self._database)
+            self._is_prepared = True
+
+    def upgrade(self) -> tuple[SchemaVersion, SchemaVersion]:
+        """Brings Optuna's schema and ours up to date; answers the versions before and after."""
+        return schema.upgrade(self._database, optuna=True)
+
+    def check(self) -> None:
+        """Raises Unavailable or SchemaMismatch when requests cannot be served."""
+        schema.check(self._database)
+
+    def dashboard_storage(self) -> BaseStorage:
+        """An Optuna storage on the same database, for optuna-dashboard."""
+        return self._optuna
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def open_store(url: str, times: LeaseTimes | None = None) -> Store:
+    """Opens a database by its URL. Raises InvalidField("url", …) or DatabaseInUse."""
+    # Optuna 5 stores naive UTC and shows local time: one zone, and nothing shifts.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    return Store(url, times or LeaseTimes())

@@ -1,0 +1,266 @@
+"""Studies: create, show, list, best. Showing reads a fixed number of aggregates, never trials."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.study import StudyDirection
+
+from hpo.errors import NoCompletedTrial, NotFound, StudyExists
+from hpo.search.samplers import grid_cells
+from hpo.study import Budget, StudyDefinition, StudyState
+from hpo.trial import TrialState
+from storage import tables as t
+from storage.documents import definition_from_json, definition_to_json
+from storage.engine import Database, db_now
+from storage.params import params_of
+from storage.records import BestTrial, Page, StudyRecord
+from storage.workers import Workers
+
+# Optuna's own key, read by optuna-dashboard and Study.metric_names.
+METRIC_NAMES_KEY = "study:metric_names"
+# Tells our study from another one that was given the same id after a delete.
+UUID_KEY = "hpo:uuid"
+
+COUNTED = {"n_trials", "max_parallel_trials", "max_failed_trials", "priority"}
+
+
+class Studies:
+    """The studies of one database."""
+
+    def __init__(self, database: Database, workers: Workers) -> None:
+        self._database, self._workers = database, workers
+
+    def create(
+        self, definition: StudyDefinition, *, given: frozenset[str]
+    ) -> tuple[StudyRecord, bool]:
+        """Creates a study, or finds the one of this name; the second value says which.
+
+        Only the fields in `given` are compared with a study that exists. Raises StudyExists when
+        they differ, with both values of each. A grid has no more trials than cells.
+        """
+        cells = grid_cells(definition)
+        if cells is not None and cells < definition.budget.n_trials:
+            definition = replace(definition, budget=replace(definition.budget, n_trials=cells))
+        new_uuid = str(uuid.uuid4())
+        try:
+            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+        except sa.exc.IntegrityError:  # another request created it a moment ago
+            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+        return self.get(definition.name), created
+
+    def get(self, name: str) -> StudyRecord:
+        """Raises NotFound."""
+        found = self._records(t.hpo_study.c.name == name, limit=1)
+        if not found:
+            raise NotFound(f"There is no study {name!r}.")
+        return found[0][1]
+
+    def page(
+        self, *, states: Collection[StudyState] = (), limit: int = 50, after: int | None = None
+    ) -> Page[StudyRecord]:
+        """The newest first."""
+        conditions: list[sa.ColumnElement[bool]] = [sa.true()]
+        if states:
+            conditions.append(t.hpo_study.c.state.in_([state.value for state in states]))
+        if after is not None:
+            conditions.append(t.hpo_study.c.id < after)
+        found = self._records(sa.and_(*conditions), limit=limit + 1)
+        items = [record for _, record in found[:limit]]
+        return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
+
+    def best(self, name: str) -> BestTrial:
+        """Raises NotFound, or NoCompletedTrial with the counts by state."""
+        study = self.get(name)
+        if study.best is None:
+            counts = {state.value: n for state, n in study.counts.items()}
+            raise NoCompletedTrial(
+                f"No trial of study {name!r} has completed with a finite value yet.",
+                study=name,
+                counts=counts,
+            )
+        return study.best
+
+    def _records(
+        self, condition: sa.ColumnElement[bool], *, limit: int
+    ) -> list[tuple[int, StudyRecord]]:
+        return self._database.read(lambda c: self._read(c, condition, limit))
+
+    def _read(
+        self, connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int
+    ) -> list[tuple[int, StudyRecord]]:
+        select = sa.select(t.hpo_study).where(condition)
+        rows = connection.execute(select.order_by(t.hpo_study.c.id.desc()).limit(limit)).all()
+        if not rows:
+            return []
+        study_ids = [row.study_id for row in rows]
+        counts, best = _counts(connection, study_ids), _best(connection, study_ids)
+        awaiting = _awaiting(connection, [row.uuid for row in rows])
+        blocked = self._workers.blocked_by(connection)
+        records = []
+        for row in rows:
+            definition = definition_of(row)
+            has_work = row.n_started < row.n_trials or awaiting[row.uuid] > 0
+            waits = row.state == StudyState.RUNNING and has_work
+            record = StudyRecord(
+                uuid=uuid.UUID(row.uuid),
+                definition=definition,
+                state=StudyState(row.state),
+                reason=row.reason,
+                blocked=blocked(definition.objective) if waits else None,
+                n_started=row.n_started,
+                counts=counts[row.study_id],
+                awaiting_attempt=awaiting[row.uuid],
+                best=best.get(row.study_id),
+                created_at=row.created_at,
+                ended_at=row.ended_at,
+            )
+            records.append((row.id, record))
+        return records
+
+
+def definition_of(row: sa.Row[Any]) -> StudyDefinition:
+    """The definition in force of a row of hpo_study."""
+    budget = Budget(
+        n_trials=row.n_trials,
+        max_parallel_trials=row.max_parallel_trials,
+        max_failed_trials=row.max_failed_trials,
+    )
+    return definition_from_json(row.definition, budget=budget, priority=row.priority)
+
+
+def _create(
+    connection: sa.Connection, definition: StudyDefinition, given: frozenset[str], new_uuid: str
+) -> bool:
+    select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
+    existing = connection.execute(select).one_or_none()
+    document = definition_to_json(definition)
+    if existing is not None:
+        _refuse_difference(definition.name, _in_force(existing), document, given)
+        return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
+    foreign = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == definition.name)
+    if connection.execute(foreign).first() is not None:
+        raise StudyExists(
+            f"The database holds a study {definition.name!r} that another Optuna program made; "
+            "choose another name."
+        )
+    study_id = _insert_optuna_study(connection, definition, new_uuid)
+    connection.execute(
+        t.hpo_study.insert().values(
+            uuid=new_uuid,
+            study_id=study_id,
+            name=definition.name,
+            definition=document,
+            state=StudyState.RUNNING.value,
+            n_started=0,
+            created_at=db_now(),
+            **{name: document[name] for name in COUNTED},
+        )
+    )
+    return True
+
+
+def _insert_optuna_study(
+    connection: sa.Connection, definition: StudyDefinition, new_uuid: str
+) -> int:
+    row = {"study_name": definition.name}
+    insert = t.studies.insert().values(row).returning(t.studies.c.study_id)
+    study_id = connection.execute(insert).scalar_one()
+    direction = StudyDirection[definition.direction.name]
+    connection.execute(
+        t.directions.insert().values(study_id=study_id, objective=0, direction=direction)
+    )
+    attrs: dict[str, Any] = {UUID_KEY: new_uuid}
+    if definition.metric is not None:
+        attrs[METRIC_NAMES_KEY] = [definition.metric]
+    connection.execute(
+        t.study_system_attrs.insert(),
+        [
+            {"study_id": study_id, "key": key, "value_json": json.dumps(value)}
+            for key, value in attrs.items()
+        ],
+    )
+    return int(study_id)
+
+
+def _in_force(row: sa.Row[Any]) -> dict[str, Any]:
+    return {**row.definition, **{name: getattr(row, name) for name in COUNTED}}
+
+
+def _refuse_difference(
+    name: str, existing: Mapping[str, Any], requested: Mapping[str, Any], given: frozenset[str]
+) -> None:
+    difference = {
+        field: {"existing": existing[field], "requested": requested[field]}
+        for field in sorted(given & requested.keys())
+        if existing[field] != requested[field]
+    }
+    if difference:
+        raise StudyExists(
+            f"A study {name!r} exists with another {', '.join(difference)}; "
+            "choose another name, or leave these fields as they are.",
+            difference=difference,
+        )
+
+
+def _counts(
+    connection: sa.Connection, study_ids: Sequence[int]
+) -> dict[int, dict[TrialState, int]]:
+    trials = t.trials.c
+    rows = connection.execute(
+        sa.select(trials.study_id, trials.state, sa.func.count())
+        .where(trials.study_id.in_(study_ids))
+        .group_by(trials.study_id, trials.state)
+    )
+    counts = {study_id: dict.fromkeys(TrialState, 0) for study_id in study_ids}
+    for study_id, state, n_trials in rows:
+        counts[study_id][TrialState[state.name]] = n_trials
+    return counts
+
+
+def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
+    trial = t.hpo_trial.c
+    rows = connection.execute(
+        sa.select(trial.study_uuid, sa.func.count().label("n_trials"))
+        .where(trial.study_uuid.in_(uuids), trial.next_attempt_at.is_not(None))
+        .group_by(trial.study_uuid)
+    )
+    return Counter({row.study_uuid: row.n_trials for row in rows})
+
+
+def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, BestTrial]:
+    trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
+    maximize = directions.direction == StudyDirection.MAXIMIZE
+    loss = sa.case((maximize, -values.value), else_=values.value)
+    place = sa.func.row_number().over(partition_by=trials.study_id, order_by=(loss, trials.number))
+    ranked = (
+        sa.select(
+            trials.study_id, trials.trial_id, trials.number, values.value, place.label("place")
+        )
+        .join(t.trial_values, values.trial_id == trials.trial_id)
+        .join(t.directions, directions.study_id == trials.study_id)
+        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE")
+        .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
+        .subquery()
+    )
+    rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
+    params = params_of(connection, [row.trial_id for row in rows])
+    return {
+        row.study_id: BestTrial(number=row.number, value=row.value, params=params[row.trial_id])
+        for row in rows
+    }
+
+
+def row_and_definition(connection: sa.Connection, name: str) -> tuple[sa.Row[Any], StudyDefinition]:
+    """The row of a study and its definition. Raises NotFound."""
+    select = sa.select(t.hpo_study).where(t.hpo_study.c.name == name)
+    row = connection.execute(select).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no study {name!r}.")
+    return row, definition_of(row)

@@ -1,0 +1,177 @@
+"""Our tables beside Optuna's, and Optuna's own as Core tables.
+
+Rows are keyed by (study UUID, trial number) and have no foreign keys to Optuna's tables: SQLite
+reuses a `trial_id` after a delete, and Optuna's own `delete_study` must go on working.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import sqlalchemy as sa
+from optuna.storages._rdb import models
+
+# Optuna's tables (5.0): read and written by Core statements, never altered.
+studies: sa.Table = models.StudyModel.__table__
+directions: sa.Table = models.StudyDirectionModel.__table__
+study_user_attrs: sa.Table = models.StudyUserAttributeModel.__table__
+study_system_attrs: sa.Table = models.StudySystemAttributeModel.__table__
+trials: sa.Table = models.TrialModel.__table__
+trial_params: sa.Table = models.TrialParamModel.__table__
+trial_values: sa.Table = models.TrialValueModel.__table__
+trial_steps: sa.Table = models.TrialIntermediateValueModel.__table__
+trial_user_attrs: sa.Table = models.TrialUserAttributeModel.__table__
+trial_system_attrs: sa.Table = models.TrialSystemAttributeModel.__table__
+
+StepType = models.TrialIntermediateValueModel.TrialIntermediateValueType
+ValueType = models.TrialValueModel.TrialValueType
+
+
+class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
+    """An aware UTC time; SQLite has no time zones, so there it is stored without."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> Any:
+        assert value is None or value.tzinfo is not None, "a naive time reached the database"
+        return value if value is None else value.astimezone(dt.UTC)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> dt.datetime | None:
+        if value is None:
+            return None
+        assert isinstance(value, dt.datetime)
+        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+metadata = sa.MetaData()
+
+_UUID = sa.String(36)
+_NAME = sa.String(200)
+
+hpo_study = sa.Table(
+    "hpo_study",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),  # the order of creation, for paging
+    sa.Column("uuid", _UUID, nullable=False, unique=True),
+    sa.Column("study_id", sa.Integer, nullable=False),
+    sa.Column("name", _NAME, nullable=False, unique=True),
+    sa.Column("definition", sa.JSON, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, index=True),
+    sa.Column("reason", sa.Text),
+    # The budget and the priority may change later: these columns hold what is in force.
+    sa.Column("n_trials", sa.Integer, nullable=False),
+    sa.Column("max_parallel_trials", sa.Integer),
+    sa.Column("max_failed_trials", sa.Integer),
+    sa.Column("priority", sa.Integer, nullable=False),
+    # Trials that the study itself started, whatever became of them.
+    sa.Column("n_started", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("ended_at", UtcDateTime),
+)
+
+hpo_trial = sa.Table(
+    "hpo_trial",
+    metadata,
+    sa.Column("study_uuid", _UUID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("trial_id", sa.Integer, nullable=False),
+    sa.Column("n_attempts", sa.Integer, nullable=False),
+    # Not null while the trial waits for its next attempt.
+    sa.Column("next_attempt_at", UtcDateTime),
+    # The verdict that told the trial to end: {"verdict", "reason", "evidence"}.
+    sa.Column("told", sa.JSON(none_as_null=True)),
+    sa.Column("reason", sa.String(32)),
+    sa.Column("message", sa.Text, nullable=False),
+    # What the sampler drew for the whole trial, when the objective asks parameter by parameter.
+    sa.Column("relative_params", sa.JSON(none_as_null=True)),
+)
+
+hpo_lease = sa.Table(
+    "hpo_lease",
+    metadata,
+    sa.Column("study_uuid", _UUID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("trial_id", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("token", sa.String(64), nullable=False, unique=True),
+    sa.Column("claim_key", sa.String(128), nullable=False, unique=True),
+    sa.Column("phase", sa.String(8), nullable=False),  # sampling, running
+    sa.Column("worker_id", _UUID, nullable=False, index=True),
+    sa.Column("device", sa.String(64), nullable=False),
+    sa.Column("acquired_at", UtcDateTime, nullable=False),
+    sa.Column("acquired_until", UtcDateTime, nullable=False, index=True),
+)
+
+hpo_attempt = sa.Table(
+    "hpo_attempt",
+    metadata,
+    sa.Column("study_uuid", _UUID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("token", sa.String(64), nullable=False, unique=True),
+    sa.Column("worker_id", _UUID, nullable=False),
+    sa.Column("worker_name", _NAME, nullable=False),
+    sa.Column("device", sa.String(64), nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("ended_at", UtcDateTime),
+    sa.Column("resumed_from_step", sa.Integer),
+    sa.Column("outcome", sa.String(16)),
+    sa.Column("reason", sa.String(32)),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("traceback", sa.Text, nullable=False),
+    # The answer to the call that ended it, given again when that call is repeated.
+    sa.Column("settled", sa.JSON(none_as_null=True)),
+)
+
+hpo_verdict = sa.Table(
+    "hpo_verdict",
+    metadata,
+    sa.Column("study_uuid", _UUID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("value", sa.Double),  # null stands for NaN, which SQLite cannot store
+    sa.Column("elapsed_seconds", sa.Double, nullable=False),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("verdict", sa.String(16)),  # null until the pruner has answered
+    sa.Column("reason", sa.String(32)),
+    sa.Column("evidence", sa.JSON(none_as_null=True)),
+)
+
+hpo_worker = sa.Table(
+    "hpo_worker",
+    metadata,
+    sa.Column("id", _UUID, primary_key=True),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("devices", sa.JSON, nullable=False),
+    sa.Column("allow", sa.JSON, nullable=False),
+    sa.Column("objectives", sa.JSON, nullable=False),
+    sa.Column("registered_at", UtcDateTime, nullable=False),
+    sa.Column("last_seen_at", UtcDateTime, nullable=False, index=True),
+)
+
+hpo_log = sa.Table(
+    "hpo_log",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("study_uuid", _UUID, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("sequence", sa.Integer, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.UniqueConstraint("study_uuid", "number", "attempt", "sequence"),
+)
+
+# One row: when an API process last looked for expired leases. After a time in which none did,
+# workers get one lease more to renew before anybody is taken for lost.
+hpo_reaper = sa.Table(
+    "hpo_reaper",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("last_seen_at", UtcDateTime, nullable=False),
+    sa.Column("quiet_until", UtcDateTime, nullable=False),
+)

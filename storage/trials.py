@@ -1,0 +1,247 @@
+"""Trials as their owners look at them: parameters, curve, attempts, the reason of the end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from hpo.errors import NotFound
+from hpo.numbers import decode_number
+from hpo.trial import Reason, TrialState, Verdict
+from storage import tables as t
+from storage.curves import steps_of
+from storage.engine import Database
+from storage.params import params_of
+from storage.records import AttemptRecord, CurvePoint, Page, TrialRecord
+from storage.studies import row_and_definition
+
+
+class Trials:
+    """Reads a page of trials with a fixed number of statements."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def page(
+        self,
+        study_name: str,
+        *,
+        states: Collection[TrialState] = (),
+        limit: int = 50,
+        after: int | None = None,
+        curves: bool = False,
+    ) -> Page[TrialRecord]:
+        """By ascending number, beyond `after`. Raises NotFound."""
+
+        def read(connection: sa.Connection) -> Page[TrialRecord]:
+            study, _ = row_and_definition(connection, study_name)
+            conditions = [t.trials.c.number > (-1 if after is None else after)]
+            if states:
+                conditions.append(t.trials.c.state.in_([state.value for state in states]))
+            rows = _rows(connection, study, sa.and_(*conditions), limit + 1)
+            records = _records(connection, study, rows[:limit], details=curves)
+            more = len(rows) > limit
+            return Page(items=records, next=records[-1].number if more else None)
+
+        return self._database.read(read)
+
+    def get(self, study_name: str, number: int) -> TrialRecord:
+        """One trial with its curve and attempts. Raises NotFound."""
+
+        def read(connection: sa.Connection) -> TrialRecord:
+            study, _ = row_and_definition(connection, study_name)
+            rows = _rows(connection, study, t.trials.c.number == number, 1)
+            if not rows:
+                raise NotFound(f"There is no trial {study_name}/{number}.")
+            return _records(connection, study, rows, details=True)[0]
+
+        return self._database.read(read)
+
+
+def _rows(
+    connection: sa.Connection, study: sa.Row[Any], condition: sa.ColumnElement[bool], limit: int
+) -> Sequence[Any]:
+    trial, value = t.trials.c, t.trial_values.c
+    ours, attempt = t.hpo_trial.c, t.hpo_attempt.c
+    joined = (
+        t.trials.outerjoin(
+            t.trial_values, sa.and_(value.trial_id == trial.trial_id, value.objective == 0)
+        )
+        .outerjoin(t.hpo_trial, sa.and_(ours.study_uuid == study.uuid, ours.number == trial.number))
+        .outerjoin(
+            t.hpo_attempt,
+            sa.and_(
+                attempt.study_uuid == study.uuid,
+                attempt.number == trial.number,
+                attempt.attempt == ours.n_attempts,
+            ),
+        )
+    )
+    select = (
+        sa.select(
+            trial.trial_id,
+            trial.number,
+            trial.state,
+            trial.datetime_start,
+            trial.datetime_complete,
+            value.value,
+            value.value_type,
+            ours.n_attempts,
+            ours.next_attempt_at,
+            ours.told,
+            ours.reason,
+            ours.message,
+            attempt.worker_name,
+            attempt.device,
+        )
+        .select_from(joined)
+        .where(trial.study_id == study.study_id, condition)
+        .order_by(trial.number)
+        .limit(limit)
+    )
+    return connection.execute(select).all()
+
+
+def _records(
+    connection: sa.Connection, study: sa.Row[Any], rows: Sequence[sa.Row[Any]], *, details: bool
+) -> list[TrialRecord]:
+    ids = [row.trial_id for row in rows]
+    params, attrs, steps = (
+        params_of(connection, ids),
+        _attrs(connection, ids),
+        steps_of(connection, ids),
+    )
+    records = [
+        _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]) for row in rows
+    ]
+    if not details:
+        return records
+    numbers = [record.number for record in records]
+    attempts = _attempts(connection, study.uuid, numbers)
+    facts = _step_facts(connection, study.uuid, numbers)
+    return [
+        replace(
+            record,
+            attempts=attempts[record.number],
+            curve=_curve(steps[row.trial_id], facts[record.number]),
+        )
+        for record, row in zip(records, rows, strict=True)
+    ]
+
+
+def _record(
+    row: sa.Row[Any],
+    params: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    steps: Mapping[int, float],
+) -> TrialRecord:
+    state = TrialState[row.state.name]
+    last_step = max(steps) if steps else None
+    return TrialRecord(
+        number=row.number,
+        state=state,
+        value=_value(row),
+        params=params,
+        user_attrs=attrs,
+        reason=None if row.reason is None else Reason(row.reason),
+        message=row.message or "",
+        attempt=row.n_attempts or 0,
+        awaiting_attempt=row.next_attempt_at is not None,
+        worker_name=row.worker_name,
+        device=row.device,
+        last_step=last_step,
+        last_value=None if last_step is None else steps[last_step],
+        prune=row.told["evidence"] if row.told and state is TrialState.PRUNED else None,
+        started_at=_aware(row.datetime_start),
+        ended_at=_aware(row.datetime_complete),
+    )
+
+
+def _value(row: sa.Row[Any]) -> float | None:
+    kinds = {t.ValueType.INF_POS: math.inf, t.ValueType.INF_NEG: -math.inf}
+    value: float | None = kinds.get(row.value_type, row.value)
+    return value
+
+
+def _aware(time: dt.datetime | None) -> dt.datetime | None:
+    """Optuna 5 stores naive UTC."""
+    return None if time is None else time.replace(tzinfo=dt.UTC)
+
+
+def _attrs(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {trial_id: {} for trial_id in trial_ids}
+    attr = t.trial_user_attrs.c
+    rows = connection.execute(
+        sa.select(attr.trial_id, attr.key, attr.value_json).where(attr.trial_id.in_(trial_ids))
+    )
+    for trial_id, key, document in rows:
+        found[trial_id][key] = json.loads(document)
+    return found
+
+
+def _attempts(
+    connection: sa.Connection, study_uuid: str, numbers: Sequence[int]
+) -> dict[int, list[AttemptRecord]]:
+    found: dict[int, list[AttemptRecord]] = {number: [] for number in numbers}
+    attempt = t.hpo_attempt.c
+    rows = connection.execute(
+        sa.select(t.hpo_attempt)
+        .where(attempt.study_uuid == study_uuid, attempt.number.in_(numbers))
+        .order_by(attempt.number, attempt.attempt)
+    )
+    for row in rows:
+        record = AttemptRecord(
+            attempt=row.attempt,
+            worker_id=uuid.UUID(row.worker_id),
+            worker_name=row.worker_name,
+            device=row.device,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            resumed_from_step=row.resumed_from_step,
+            outcome=row.outcome,
+            reason=None if row.reason is None else Reason(row.reason),
+            message=row.message,
+            traceback=row.traceback,
+        )
+        found[row.number].append(record)
+    return found
+
+
+def _step_facts(
+    connection: sa.Connection, study_uuid: str, numbers: Sequence[int]
+) -> dict[int, dict[int, sa.Row[Any]]]:
+    """By trial and step, what its last attempt said of it."""
+    found: dict[int, dict[int, sa.Row[Any]]] = {number: {} for number in numbers}
+    verdict = t.hpo_verdict.c
+    rows = connection.execute(
+        sa.select(t.hpo_verdict)
+        .where(verdict.study_uuid == study_uuid, verdict.number.in_(numbers))
+        .order_by(verdict.attempt)
+    )
+    for row in rows:
+        found[row.number][row.step] = row
+    return found
+
+
+def _curve(steps: Mapping[int, float], facts: Mapping[int, sa.Row[Any]]) -> list[CurvePoint]:
+    return [_point(step, value, facts.get(step)) for step, value in sorted(steps.items())]
+
+
+def _point(step: int, value: float, fact: sa.Row[Any] | None) -> CurvePoint:
+    if fact is None:  # reported by another Optuna program
+        return CurvePoint(step=step, value=value)
+    return CurvePoint(
+        step=step,
+        value=value,
+        attempt=fact.attempt,
+        elapsed_seconds=fact.elapsed_seconds,
+        metrics={name: decode_number(number) for name, number in fact.metrics.items()},
+        verdict=None if fact.verdict is None else Verdict(fact.verdict),
+    )

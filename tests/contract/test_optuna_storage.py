@@ -1,0 +1,198 @@
+"""Optuna's own promises on storages hold for ours, on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import optuna
+import pytest
+import sqlalchemy as sa
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages._rdb import models
+from optuna.study import StudyDirection
+from optuna.testing.pytest_storages import StorageTestCase
+from optuna.trial import TrialState, create_trial
+
+from hpo.errors import Unavailable
+from storage import schema
+from storage.engine import Database
+from storage.optuna_storage import READS, OptunaStorage, cached, optuna_outages
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+N_WAITING, N_PROCESSES = 100, 4
+
+
+def prepared(url: str) -> Database:
+    database = Database(url)
+    schema.upgrade(database)
+    return database
+
+
+@pytest.fixture(scope="module")
+def sqlite_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = prepared(f"sqlite:///{tmp_path_factory.mktemp('optuna') / 'hpo.db'}")
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres_server: str) -> Iterator[Database]:
+    """One database for the module: a study more costs less than a database more."""
+    url = sa.make_url(postgres_server).set(database="optuna_contract")
+    admin = sa.create_engine(
+        postgres_server, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool
+    )
+    with admin.connect() as connection:
+        connection.exec_driver_sql("CREATE DATABASE optuna_contract")
+    database = prepared(url.render_as_string(hide_password=False))
+    yield database
+    database.close()
+
+
+def emptied(database: Database) -> Database:
+    """The database without studies, as each test of Optuna's expects it."""
+    keep = {"alembic_version", models.VersionInfoModel.__tablename__}
+    with database.engine.begin() as connection:
+        for table in reversed(models.BaseModel.metadata.sorted_tables):
+            if table.name not in keep:
+                connection.execute(table.delete())
+    return database
+
+
+class TestSqliteStorageTestCase(StorageTestCase):
+    @pytest.fixture
+    def storage(self, sqlite_database: Database) -> BaseStorage:
+        return OptunaStorage(emptied(sqlite_database).engine)
+
+
+class TestSqliteCachedStorageTestCase(StorageTestCase):
+    @pytest.fixture
+    def storage(self, sqlite_database: Database) -> BaseStorage:
+        return cached(emptied(sqlite_database))
+
+
+class TestPostgresStorageTestCase(StorageTestCase):
+    @pytest.fixture
+    def storage(self, postgres_database: Database) -> BaseStorage:
+        return OptunaStorage(emptied(postgres_database).engine)
+
+
+class TestPostgresCachedStorageTestCase(StorageTestCase):
+    @pytest.fixture
+    def storage(self, postgres_database: Database) -> BaseStorage:
+        return cached(emptied(postgres_database))
+
+
+def _pop_all(url: str, start: threading.Barrier, popped: multiprocessing.Queue[list[int]]) -> None:
+    """One process that takes WAITING trials until none is left."""
+    engine = sa.create_engine(url, connect_args={"timeout": 60} if "sqlite" in url else {})
+    storage = OptunaStorage(engine)
+    study = optuna.load_study(study_name="queue", storage=storage)
+    start.wait(timeout=60)
+    mine: list[int] = []
+    while (trial_id := study._pop_waiting_trial_id()) is not None:
+        mine.append(trial_id)
+    popped.put(mine)
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> Database:
+    return emptied(request.getfixturevalue(f"{request.param}_database"))
+
+
+def test_each_waiting_trial_is_popped_once_by_four_processes(database: Database) -> None:
+    storage = OptunaStorage(database.engine)
+    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "queue")
+    waiting = create_trial(state=TrialState.WAITING)
+    queued = [storage.create_new_trial(study_id, waiting) for _ in range(N_WAITING)]
+    spawn = multiprocessing.get_context("spawn")
+    start, popped = spawn.Barrier(N_PROCESSES), spawn.Queue()
+    processes = [
+        spawn.Process(target=_pop_all, args=(storage.url, start, popped))
+        for _ in range(N_PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    claims = Counter(trial_id for _ in processes for trial_id in popped.get(timeout=120))
+    for process in processes:
+        process.join(timeout=60)
+        assert process.exitcode == 0
+    assert claims == Counter(queued)
+
+
+def test_a_running_trial_is_not_claimed_again(database: Database) -> None:
+    storage = cached(database)
+    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "s")
+    trial_id = storage.create_new_trial(study_id, create_trial(state=TrialState.WAITING))
+    assert storage.set_trial_state_values(trial_id, TrialState.RUNNING) is True
+    started = storage.get_trial(trial_id).datetime_start
+    assert started is not None
+    assert storage.set_trial_state_values(trial_id, TrialState.RUNNING) is False
+    assert storage.get_trial(trial_id).datetime_start == started
+
+
+def test_a_read_waits_for_no_writer(sqlite_database: Database) -> None:
+    storage = OptunaStorage(emptied(sqlite_database).engine)
+    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "s")
+    trial_id = storage.create_new_trial(study_id)
+    with sqlite_database.engine.begin():  # holds SQLite's write lock
+        assert storage.get_trial(trial_id).number == 0
+        assert len(storage.get_all_trials(study_id)) == 1
+        assert storage.get_study_id_from_name("s") == study_id
+
+
+def test_the_reads_are_methods_of_optuna() -> None:
+    assert all(callable(getattr(RDBStorage, name)) for name in READS)
+
+
+def test_no_connection_stays_with_a_thread(database: Database) -> None:
+    storage = cached(database)
+    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "s")
+    threads = [
+        threading.Thread(target=storage.create_new_trial, args=(study_id,)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {trial.number for trial in storage.get_all_trials(study_id)} == set(range(8))
+    pool = database.engine.pool
+    assert isinstance(pool, sa.pool.QueuePool)
+    assert pool.checkedout() == 0
+
+
+def test_stock_optuna_works_on_the_same_study(sqlite_database: Database) -> None:
+    ours = cached(emptied(sqlite_database))
+    study_id = ours.create_new_study([StudyDirection.MINIMIZE], "shared")
+    trial_id = ours.create_new_trial(study_id)
+    distribution = optuna.distributions.FloatDistribution(0, 1)
+    ours.set_trial_param(trial_id, "x", 0.5, distribution)
+    ours.set_trial_state_values(trial_id, TrialState.COMPLETE, [0.25])
+    url = sqlite_database.url.render_as_string(hide_password=False)
+    stock = RDBStorage(url, engine_kwargs={"poolclass": sa.pool.NullPool})
+    study = optuna.load_study(study_name="shared", storage=stock)
+    assert study.best_params == {"x": 0.5}
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+    assert [trial.number for trial in ours.get_all_trials(study_id)] == [0, 1, 2, 3]
+    stock.engine.dispose()
+
+
+def test_it_knows_its_schema_and_makes_none(database: Database, tmp_path: Path) -> None:
+    storage = OptunaStorage(database.engine)
+    assert storage.get_current_version() == storage.get_head_version()
+    empty = sa.create_engine(f"sqlite:///{tmp_path / 'empty.db'}", poolclass=sa.pool.NullPool)
+    OptunaStorage(empty)
+    with empty.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+
+
+def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'no' / 'folder.db'}")
+    with pytest.raises(Unavailable), optuna_outages():
+        OptunaStorage(engine).get_trial(1)

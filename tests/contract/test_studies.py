@@ -1,0 +1,192 @@
+"""Studies on every backend: create, compare, count, best."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import optuna
+import pytest
+
+from hpo.errors import NoCompletedTrial, NotFound, StudyExists
+from hpo.search.samplers import SAMPLERS
+from hpo.space import FloatRange, IntRange
+from hpo.study import Algorithm, Direction, StudyDefinition, StudyState
+from hpo.trial import Failure, Measurement, Reason, TrialState
+from storage.records import Claimed
+from storage.store import Store
+from tests.builders import definition, lease_of, register
+
+Create = Callable[..., StudyDefinition]
+Claim = Callable[[], Claimed]
+
+
+def test_a_study_comes_back_as_it_was_defined(store: Store, create: Create) -> None:
+    made = create(
+        space={
+            "lr": FloatRange(low=1e-5, high=0.1, log=True),
+            "n": IntRange(low=1, high=9, step=4),
+        },
+        pruner=Algorithm(name="percentile", options={"percentile": 30.0, "n_warmup_steps": 2}),
+        settings={"epochs": 20, "nested": {"a": [1, 2.5, None]}},
+        metric="accuracy",
+        max_steps=20,
+        max_parallel_trials=2,
+        max_failed_trials=4,
+        priority=7,
+        direction=Direction.MAXIMIZE,
+    )
+    found = store.studies.get("demo")
+    assert found.definition == made
+    assert found.state is StudyState.RUNNING
+    assert found.counts == dict.fromkeys(TrialState, 0)
+    assert found.best is None
+    assert found.created_at.tzinfo is not None
+
+
+def test_a_study_created_twice_is_one_study(store: Store) -> None:
+    first, is_new = store.studies.create(definition(), given=frozenset({"n_trials"}))
+    again, is_new_again = store.studies.create(definition(seed=2), given=frozenset({"n_trials"}))
+    assert (is_new, is_new_again) == (True, False)
+    assert first.uuid == again.uuid
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n_trials", 4),
+        ("seed", 2),
+        ("space", {"x": FloatRange(low=0, high=2)}),
+        ("sampler", Algorithm(name="random")),
+        ("direction", Direction.MAXIMIZE),
+        ("settings", {"epochs": 3}),
+    ],
+)
+def test_a_taken_name_is_refused_with_the_difference(
+    store: Store, create: Create, field: str, value: object
+) -> None:
+    create()
+    with pytest.raises(StudyExists) as refused:
+        store.studies.create(definition(**{field: value}), given=frozenset({field}))
+    assert set(refused.value.facts["difference"]) == {field}
+    assert store.studies.get("demo").definition == definition()
+
+
+def test_a_name_that_another_optuna_program_took_is_refused(
+    store: Store, database_url: str
+) -> None:
+    optuna.create_study(storage=database_url, study_name="demo")
+    with pytest.raises(StudyExists, match="another Optuna program"):
+        store.studies.create(definition(), given=frozenset())
+    with pytest.raises(NotFound):
+        store.studies.get("demo")
+
+
+def test_studies_are_listed_page_by_page_newest_first(store: Store, create: Create) -> None:
+    for index in range(5):
+        create(name=f"study-{index}")
+    names, after = [], None
+    while True:
+        page = store.studies.page(limit=2, after=after)
+        names += [record.definition.name for record in page.items]
+        if (after := page.next) is None:
+            break
+    assert names == [f"study-{index}" for index in (4, 3, 2, 1, 0)]
+    assert store.studies.page(states=[StudyState.COMPLETED]).items == []
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_best_is_the_best_finite_complete_value_and_the_smaller_number(
+    store: Store, create: Create, claim: Claim, direction: Direction
+) -> None:
+    create(n_trials=6, direction=direction, max_failed_trials=5)
+    with pytest.raises(NoCompletedTrial) as none_yet:
+        store.studies.best("demo")
+    assert none_yet.value.facts["counts"]["COMPLETE"] == 0
+    values = [0.5, 0.1, 0.9, 0.1, 0.9]
+    for value in values:
+        store.claims.complete(lease_of(claim()), value, {})
+    pruned = claim()
+    store.claims.report(lease_of(pruned), Measurement(step=0, value=float("inf")), {})
+    store.claims.prune(lease_of(pruned), {})
+    best = store.studies.best("demo")
+    assert best.value == direction.best(values)
+    assert best.number == values.index(best.value)
+    assert set(best.params) == {"x", "kind"}
+
+
+def test_counts_and_end_of_a_study(store: Store, create: Create, claim: Claim) -> None:
+    create(n_trials=3)
+    store.claims.complete(lease_of(claim()), 1.0, {})
+    failure = Failure(reason=Reason.OBJECTIVE_ERROR, message="boom", traceback="line 1")
+    store.claims.fail(lease_of(claim()), failure, {})
+    running = store.studies.get("demo")
+    assert (running.counts[TrialState.COMPLETE], running.counts[TrialState.FAIL]) == (1, 1)
+    assert running.state is StudyState.RUNNING
+    store.claims.complete(lease_of(claim()), 2.0, {})
+    ended = store.studies.get("demo")
+    assert (ended.state, ended.reason) == (StudyState.COMPLETED, None)
+    assert ended.ended_at is not None
+
+
+def test_a_study_whose_first_trials_all_fail_is_failed_with_the_cause(
+    store: Store, create: Create, claim: Claim, worker_id: uuid.UUID
+) -> None:
+    create(n_trials=100)
+    for _ in range(5):
+        failure = Failure(reason=Reason.OBJECTIVE_ERROR, message="No module named 'nowhere'")
+        store.claims.fail(lease_of(claim()), failure, {})
+    study = store.studies.get("demo")
+    assert study.state is StudyState.FAILED
+    assert study.reason is not None
+    assert "No module named 'nowhere'" in study.reason
+
+
+def test_max_failed_trials_ends_a_study(store: Store, create: Create, claim: Claim) -> None:
+    create(n_trials=10, max_failed_trials=2)
+    for index in range(3):
+        if index == 1:
+            store.claims.complete(lease_of(claim()), 1.0, {})
+        else:
+            store.claims.fail(lease_of(claim()), Failure(reason=Reason.INVALID_RESULT), {})
+    assert store.studies.get("demo").state is StudyState.FAILED
+
+
+def test_a_grid_has_no_more_trials_than_cells(store: Store, create: Create, claim: Claim) -> None:
+    create(n_trials=50, sampler=Algorithm(name="grid"), space={"n": IntRange(low=1, high=4)})
+    seen = set()
+    for _ in range(4):
+        claimed = claim()
+        seen.add(claimed.params["n"])
+        store.claims.complete(lease_of(claimed), 1.0, {})
+    assert seen == {1, 2, 3, 4}
+    assert store.studies.get("demo").state is StudyState.COMPLETED
+
+
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS.keys() - {"grid"}))
+def test_every_sampler_draws_inside_the_space(
+    store: Store, create: Create, claim: Claim, sampler: str
+) -> None:
+    space = {"x": FloatRange(low=1e-3, high=1, log=True), "n": IntRange(low=2, high=5)}
+    create(n_trials=14, sampler=Algorithm(name=sampler), space=space)
+    points = []
+    for _ in range(14):
+        claimed = claim()
+        x, n = claimed.params["x"], claimed.params["n"]
+        assert isinstance(x, float)
+        assert isinstance(n, int)
+        assert 1e-3 <= x <= 1
+        assert 2 <= n <= 5
+        points.append((x, n))
+        store.claims.complete(lease_of(claimed), x * n, {})
+    assert len(set(points)) == 14
+    assert store.studies.get("demo").state is StudyState.COMPLETED
+
+
+def test_blocked_says_why_nobody_can_serve_a_study(store: Store, create: Create) -> None:
+    create(objective="mine.train:run")
+    assert "No worker is connected" in (store.studies.get("demo").blocked or "")
+    register(store, allow=("objectives.*",))
+    assert "--allow 'mine.train'" in (store.studies.get("demo").blocked or "")
+    register(store, allow=("mine.*",))
+    assert store.studies.get("demo").blocked is None
