@@ -60,7 +60,12 @@ class Claims:
 
         Raises NotFound for an unregistered worker.
         """
-        taken = self._database.read(lambda c: _replay(c, request)) or self._take_any(request)
+        taken = self._database.read(lambda c: _replay(c, request))
+        if taken is None:
+            try:
+                taken = self._take_any(request)
+            except sa.exc.IntegrityError:  # the same claim was made twice at once
+                taken = self._database.read(lambda c: _replay(c, request))
         if taken is None:
             return None
         if taken.phase == leases.SAMPLING and not self._sample(taken, request):

@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_SECONDS = 5
 STATEMENT_TIMEOUT_SECONDS = 30
 LOCK_TIMEOUT_SECONDS = 10
 POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT_SECONDS = 8, 8, 15
-RETRY_SECONDS = 10.0
+RETRY_SECONDS = 3.0
 
 # SQLSTATEs after which the same transaction may succeed: serialization, deadlock, lock timeout,
 # server shutdown, starting up, too many connections. Class 08 is a lost connection.

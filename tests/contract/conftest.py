@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
 
 from hpo.study import StudyDefinition
 from storage.records import Claimed
 from storage.store import Store
 from tests.builders import definition, register, request
+
+
+@pytest.fixture
+def stock(database_url: str) -> Iterator[RDBStorage]:
+    """Optuna's own storage on the same database, as any other program would open it."""
+    opened = RDBStorage(database_url)
+    yield opened
+    opened.remove_session()
+    opened.engine.dispose()
 
 
 @pytest.fixture

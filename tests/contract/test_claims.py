@@ -11,10 +11,11 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 
 from hpo.errors import InvalidField, LeaseLost, NotFound, StepReported, TrialFinished
 from hpo.objective import Descriptor
-from hpo.space import FloatRange
+from hpo.space import Categorical, FloatRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Failure, Measurement, Reason, TrialState, Verdict
 from storage.records import Claimed, Lease, LogChunk, WorkerRegistration
@@ -118,10 +119,10 @@ def test_priority_goes_first_then_the_study_with_fewest_running(
 
 
 def test_a_waiting_trial_of_another_program_is_taken_first_with_its_parameters(
-    store: Store, create: Create, claim: Claim, database_url: str
+    store: Store, create: Create, claim: Claim, stock: RDBStorage
 ) -> None:
     create()
-    study = optuna.load_study(study_name="demo", storage=database_url)
+    study = optuna.load_study(study_name="demo", storage=stock)
     study.enqueue_trial({"x": 0.25, "kind": "b"})
     claimed = claim()
     assert claimed.params == {"x": 0.25, "kind": "b"}
@@ -129,11 +130,11 @@ def test_a_waiting_trial_of_another_program_is_taken_first_with_its_parameters(
 
 
 def test_parameters_are_in_optunas_tables_before_the_trial_runs(
-    store: Store, create: Create, claim: Claim, database_url: str
+    store: Store, create: Create, claim: Claim, stock: RDBStorage
 ) -> None:
     create()
     claimed = claim()
-    (trial,) = optuna.load_study(study_name="demo", storage=database_url).trials
+    (trial,) = optuna.load_study(study_name="demo", storage=stock).trials
     assert trial.params == claimed.params
     assert trial.state.name == "RUNNING"
 
@@ -331,7 +332,7 @@ def test_reports_are_idempotent_by_step(store: Store, create: Create, claim: Cla
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e-300, 0.1 + 0.2])
 def test_values_round_trip_bit_for_bit(
-    store: Store, create: Create, claim: Claim, database_url: str, value: float
+    store: Store, create: Create, claim: Claim, stock: RDBStorage, value: float
 ) -> None:
     create()
     lease = lease_of(claim())
@@ -339,7 +340,7 @@ def test_values_round_trip_bit_for_bit(
     (point,) = store.trials.get("demo", 0).curve
     assert repr(point.value) == repr(value)
     assert repr(point.metrics["m"]) == repr(value)
-    (trial,) = optuna.load_study(study_name="demo", storage=database_url).trials
+    (trial,) = optuna.load_study(study_name="demo", storage=stock).trials
     assert repr(trial.intermediate_values[3]) == repr(value)
     assert trial.user_attrs == {"a": 1}
 
@@ -485,7 +486,7 @@ def test_an_objective_may_suggest_by_running(store: Store, create: Create, claim
         assert 0 <= x <= 1
         assert store.claims.suggest(lease, "x", FloatRange(low=0, high=1)) == x
         with pytest.raises(InvalidField):
-            store.claims.suggest(lease, "x", FloatRange(low=0, high=1, log=False, step=0.5))
+            store.claims.suggest(lease, "x", Categorical(choices=("a", "b")))
         store.claims.complete(lease, x, {})
         assert store.trials.get("demo", claimed.number).params == {"x": x}
 
@@ -497,11 +498,11 @@ def test_a_declared_space_is_not_extended(store: Store, create: Create, claim: C
 
 
 def test_a_trial_that_another_program_ended_frees_its_slot(
-    store: Store, create: Create, claim: Claim, database_url: str
+    store: Store, create: Create, claim: Claim, stock: RDBStorage
 ) -> None:
     create(n_trials=1)
     claimed = claim()
-    optuna.load_study(study_name="demo", storage=database_url).tell(claimed.number, 0.7)
+    optuna.load_study(study_name="demo", storage=stock).tell(claimed.number, 0.7)
     with pytest.raises(TrialFinished):
         store.claims.report(lease_of(claimed), measurement(0, 0.1), {})
     assert store.claims.reap() == 1
@@ -510,11 +511,11 @@ def test_a_trial_that_another_program_ended_frees_its_slot(
 
 
 def test_a_study_that_another_program_deleted_is_swept_up(
-    store: Store, create: Create, claim: Claim, database_url: str
+    store: Store, create: Create, claim: Claim, stock: RDBStorage
 ) -> None:
     create()
     claimed = claim()
-    optuna.delete_study(study_name="demo", storage=database_url)
+    optuna.delete_study(study_name="demo", storage=stock)
     store.claims.reap()
     with pytest.raises(NotFound):
         store.studies.get("demo")
@@ -529,7 +530,7 @@ def test_logs_are_kept_in_order_once_and_within_a_limit(
 ) -> None:
     create()
     lease = lease_of(claim())
-    chunks = [LogChunk(attempt=1, sequence=n, text=f"line {n}\x00\n") for n in range(3)]
+    chunks = [LogChunk(sequence=n, text=f"line {n}\x00\n") for n in range(3)]
     store.logs.append(lease, chunks[:2])
     store.logs.append(lease, chunks)
     page = store.logs.page("demo", 0, after=None, limit=2)
@@ -539,7 +540,7 @@ def test_logs_are_kept_in_order_once_and_within_a_limit(
     ] == [2]
     store.claims.complete(lease, 1.0, {})
     monkeypatch.setattr("storage.logs.MAX_LOG_CHARACTERS", 100)
-    store.logs.append(lease, [LogChunk(attempt=1, sequence=n, text="x" * 90) for n in (3, 4)])
+    store.logs.append(lease, [LogChunk(sequence=n, text="x" * 90) for n in (3, 4)])
     texts = [line.text for line in store.logs.page("demo", 0, after=None, limit=9).items]
     assert len(texts) == 4
     assert "full" in texts[-1]

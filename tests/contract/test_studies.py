@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 
 from hpo.errors import NoCompletedTrial, NotFound, StudyExists
 from hpo.search.samplers import SAMPLERS
@@ -73,9 +74,9 @@ def test_a_taken_name_is_refused_with_the_difference(
 
 
 def test_a_name_that_another_optuna_program_took_is_refused(
-    store: Store, database_url: str
+    store: Store, stock: RDBStorage
 ) -> None:
-    optuna.create_study(storage=database_url, study_name="demo")
+    optuna.create_study(storage=stock, study_name="demo")
     with pytest.raises(StudyExists, match="another Optuna program"):
         store.studies.create(definition(), given=frozenset())
     with pytest.raises(NotFound):

@@ -99,7 +99,7 @@ def test_reaping_goes_on_after_errors_and_rings_when_trials_came_free() -> None:
         doorbell = Doorbell()
         doorbell.bind()
         ring = doorbell.next_ring()
-        script = [Unavailable(), RuntimeError("a bug"), 0, 2, 0]
+        script: list[Exception | int] = [Unavailable(), RuntimeError("a bug"), 0, 2, 0]
         upkeep = make(ScriptedStore([None], script), doorbell, reap_seconds=0.01)
         await keep_until(upkeep, ring.is_set)
 

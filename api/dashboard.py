@@ -1,0 +1,80 @@
+"""optuna-dashboard behind the service's own routes: its pages live at /dashboard.
+
+It gets every path that no route of ours takes, because its page asks for /static and /api at
+the root of the site. It has no login and it writes, so only reading goes through unless writes
+are allowed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import anyio.to_thread
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.errors import ReadOnly, problem
+from api.upkeep import Upkeep
+from storage.store import Store
+
+READING = {"GET", "HEAD", "OPTIONS"}
+# The dashboard holds the interpreter while it works; few threads leave the others to the service.
+THREADS = 4
+
+
+class Dashboard:
+    """The ASGI app behind all paths that are not the service's own."""
+
+    def __init__(self, store: Store, upkeep: Upkeep, *, writes: bool) -> None:
+        self._store, self._upkeep, self._writes = store, upkeep, writes
+        self._building = threading.Lock()
+        self._app: Any = None  # a2wsgi.WSGIMiddleware, which loads with the first request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["method"] not in READING and not self._writes:
+            raise ReadOnly()
+        self._upkeep.check_prepared()
+        app = self._app or await anyio.to_thread.run_sync(self._build)
+        await app(_with_accept_encoding(scope), receive, send)
+
+    def close(self) -> None:
+        """Ends the threads of the dashboard."""
+        if self._app is not None:
+            self._app.executor.shutdown(wait=False)
+
+    def _build(self) -> ASGIApp:
+        with self._building:
+            if self._app is None:
+                self._app = _wsgi_as_asgi(self._store.dashboard_storage())
+            app: ASGIApp = self._app
+            return app
+
+
+def _wsgi_as_asgi(storage: object) -> Any:
+    import optuna_dashboard
+    from a2wsgi import WSGIMiddleware
+
+    return WSGIMiddleware(optuna_dashboard.wsgi(storage), workers=THREADS)
+
+
+def _with_accept_encoding(scope: Scope) -> Scope:
+    """The dashboard answers 500 for a file when a client does not send this header."""
+    if any(name == b"accept-encoding" for name, _ in scope["headers"]):
+        return scope
+    return {**scope, "headers": [*scope["headers"], (b"accept-encoding", b"identity")]}
+
+
+def no_route(dashboard: Dashboard) -> ASGIApp:
+    """What answers where no route matches: problems under /v1, the dashboard elsewhere."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
+            response = problem("not_found", f"There is nothing at {scope['path']}.")
+            await response(scope, receive, send)
+        else:
+            await dashboard(scope, receive, send)
+
+    return answer

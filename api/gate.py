@@ -1,0 +1,78 @@
+"""What every request passes first: the size and kind of its body, and a net for bugs."""
+
+from __future__ import annotations
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.errors import internal, problem
+
+MAX_BODY_BYTES = 1024 * 1024
+TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most; send it in parts."
+
+
+class Gate:
+    """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if _declared_length(headers) > MAX_BODY_BYTES:
+            await problem("too_large", TOO_LARGE)(scope, receive, send)
+        elif _has_body(headers) and scope["path"].startswith("/v1/") and not _is_json(headers):
+            detail = "The body must be JSON; send Content-Type: application/json."
+            await problem("media_type", detail)(scope, receive, send)
+        else:
+            await self._pass(scope, _limited(receive), send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if started:  # half an answer is out; only a broken connection tells the client so
+                raise
+            await internal(error)(scope, receive, send)
+
+
+def _limited(receive: Receive) -> Receive:
+    """Counts a body that did not declare its length."""
+    n_bytes = 0
+
+    async def counted() -> Message:
+        nonlocal n_bytes
+        message = await receive()
+        n_bytes += len(message.get("body", b""))
+        if n_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, TOO_LARGE)
+        return message
+
+    return counted
+
+
+def _declared_length(headers: Headers) -> int:
+    length = headers.get("content-length", "0")
+    return int(length) if length.isdecimal() else 0
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or _declared_length(headers) > 0
+
+
+def _is_json(headers: Headers) -> bool:
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    )

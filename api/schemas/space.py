@@ -1,0 +1,144 @@
+"""Search spaces in bodies: the shape is checked here, the ranges check themselves in hpo.space."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+
+from api.schemas.base import Body, Bool, Finite, JsonArray, Name, located
+from hpo.space import (
+    PARAMETER_TYPES,
+    Categorical,
+    FloatRange,
+    IntRange,
+    Parameter,
+    Space,
+    parameter_to_json,
+)
+
+# Optuna stores every parameter as a double, which holds whole numbers exactly up to here.
+MAX_EXACT = 2**53
+WholeNumber = Annotated[int, Field(strict=True, ge=-MAX_EXACT, le=MAX_EXACT)]
+
+# The sentences of hpo.space begin with the field that they are about.
+SUBJECT = re.compile(r"(low|high|step|log|choices)\b")
+
+
+class _ParameterBody(Body):
+    @abstractmethod
+    def to_parameter(self) -> Parameter:
+        """The parameter. Raises ValueError for a range that is not one."""
+
+    @model_validator(mode="after")
+    def _check(self) -> _ParameterBody:
+        try:
+            self.to_parameter()
+        except ValueError as error:
+            subject = SUBJECT.match(str(error))
+            located(iter([((subject[0],) if subject else (), str(error))]))
+        return self
+
+
+class FloatBody(_ParameterBody):
+    """A real number from `low` to `high`, both included."""
+
+    type: Literal["float"]
+    low: Finite
+    high: Finite
+    log: Bool = False
+    step: Finite | None = None
+
+    def to_parameter(self) -> FloatRange:
+        return FloatRange(low=self.low, high=self.high, log=self.log, step=self.step)
+
+
+class IntBody(_ParameterBody):
+    """A whole number from `low` to `high`, both included."""
+
+    type: Literal["int"]
+    low: WholeNumber
+    high: WholeNumber
+    log: Bool = False
+    step: WholeNumber = 1
+
+    def to_parameter(self) -> IntRange:
+        return IntRange(low=self.low, high=self.high, log=self.log, step=self.step)
+
+
+class CategoricalBody(_ParameterBody):
+    """One of `choices`, which have no order."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"type": "categorical", "choices": ["adam", "sgd"]}]}
+    )
+
+    type: Literal["categorical"]
+    choices: JsonArray
+
+    def to_parameter(self) -> Categorical:
+        return Categorical(choices=tuple(self.choices))
+
+
+_BODIES: dict[str, type[_ParameterBody]] = {
+    "float": FloatBody,
+    "int": IntBody,
+    "categorical": CategoricalBody,
+}
+assert _BODIES.keys() == PARAMETER_TYPES.keys()
+
+
+def _by_type(value: Any, handler: ValidatorFunctionWrapHandler) -> _ParameterBody:
+    """Picks the body by `type`, so that a fault's place does not repeat the type."""
+    if isinstance(value, dict):
+        type_name = value.get("type")
+        if not isinstance(type_name, str) or type_name not in _BODIES:
+            known = ", ".join(_BODIES)
+            located(iter([(("type",), f"must be one of {known}, got {type_name!r}")]))
+        else:
+            return _BODIES[type_name].model_validate(value)
+    located(iter([((), "must be an object with a type")]))
+    raise AssertionError("unreachable: located raises")
+
+
+ParameterBody = Annotated[
+    Annotated[FloatBody | IntBody | CategoricalBody, Field(discriminator="type")],
+    WrapValidator(_by_type),
+]
+
+
+def _not_empty(space: dict[str, Any]) -> dict[str, Any]:
+    if not space:
+        raise ValueError("is empty; leave it out when the objective suggests")
+    return space
+
+
+SpaceBody = Annotated[dict[Name, ParameterBody], AfterValidator(_not_empty)]
+
+
+def to_space(body: dict[str, Any] | None) -> dict[str, Parameter] | None:
+    """The values behind a checked body."""
+    return None if body is None else {name: item.to_parameter() for name, item in body.items()}
+
+
+def space_reply(space: Space | None) -> dict[str, dict[str, Any]] | None:
+    """The space as it stands in replies: with the value that a step really reaches."""
+    if space is None:
+        return None
+    return {name: _parameter_reply(parameter) for name, parameter in space.items()}
+
+
+def _parameter_reply(parameter: Parameter) -> dict[str, Any]:
+    document = parameter_to_json(parameter)
+    if not isinstance(parameter, Categorical) and parameter.step is not None:
+        document["effective_high"] = parameter.effective_high
+    return document

@@ -1,0 +1,123 @@
+"""Studies in replies and queries."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.space import space_reply
+from hpo.numbers import strict
+from hpo.study import Algorithm, Direction, OnFault, StudyState, ValueRule
+from hpo.trial import TrialState
+from storage.records import BestTrial, Page, StudyRecord
+
+# What is known of a study beside its definition.
+PROGRESS = (
+    "uuid",
+    "state",
+    "reason",
+    "blocked",
+    "n_started",
+    "counts",
+    "awaiting_attempt",
+    "created_at",
+    "ended_at",
+)
+
+
+class BestReply(Reply):
+    """The COMPLETE trial with the best finite value."""
+
+    number: int
+    value: float
+    params: dict[str, Any]
+
+    @classmethod
+    def of(cls, best: BestTrial) -> BestReply:
+        return cls.taken_from(best)
+
+
+class BestOfStudyReply(BestReply):
+    study: str
+
+    @classmethod
+    def of_study(cls, study: str, best: BestTrial) -> BestOfStudyReply:
+        return cls.taken_from(best, study=study)
+
+
+class BudgetReply(Reply):
+    n_trials: int
+    max_parallel_trials: int | None
+    max_failed_trials: int | None
+
+
+class StudyReply(Reply):
+    """A study and what became of it so far."""
+
+    name: str
+    uuid: UUID
+    state: StudyState
+    reason: str | None
+    blocked: str | None
+    objective: str
+    direction: Direction
+    space: dict[str, dict[str, Any]] | None
+    settings: dict[str, Any]
+    sampler: dict[str, Any]
+    pruner: dict[str, Any]
+    seed: int
+    metric: str | None
+    max_steps: int | None
+    value_rule: ValueRule
+    max_attempts: int
+    retry_backoff_seconds: float
+    on_diverged: OnFault
+    on_out_of_memory: OnFault
+    priority: int
+    budget: BudgetReply
+    n_started: int
+    counts: dict[TrialState, int]
+    awaiting_attempt: int
+    best: BestReply | None
+    created_at: dt.datetime
+    ended_at: dt.datetime | None
+
+    @classmethod
+    def of(cls, record: StudyRecord) -> StudyReply:
+        definition = record.definition
+        progress = {name: getattr(record, name) for name in PROGRESS}
+        return cls.taken_from(
+            definition,
+            **progress,
+            space=space_reply(definition.space),
+            settings=strict(dict(definition.settings)),
+            sampler=_algorithm_reply(definition.sampler),
+            pruner=_algorithm_reply(definition.pruner),
+            budget=BudgetReply.taken_from(definition.budget),
+            best=None if record.best is None else BestReply.of(record.best),
+        )
+
+
+class StudyPage(Reply):
+    """Newest first; `next` goes into `after` of the next request."""
+
+    items: list[StudyReply]
+    next: int | None
+
+    @classmethod
+    def of(cls, page: Page[StudyRecord]) -> StudyPage:
+        return cls(items=[StudyReply.of(record) for record in page.items], next=page.next)
+
+
+class StudyQuery(Query):
+    state: Annotated[list[StudyState], Field(default_factory=list)]
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+
+
+def _algorithm_reply(algorithm: Algorithm) -> dict[str, Any]:
+    return {"name": algorithm.name, **strict(dict(algorithm.options))}

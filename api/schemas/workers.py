@@ -1,0 +1,170 @@
+"""Workers and the objectives that they offer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any, ClassVar
+from uuid import UUID
+
+from pydantic import ConfigDict, Field, model_validator
+
+from api.schemas.base import Body, Count, Int, JsonObject, Name, Reply, Text
+from api.schemas.space import SpaceBody, space_reply, to_space
+from api.schemas.study_create import ObjectivePath
+from hpo.errors import VersionMismatch
+from hpo.numbers import strict
+from hpo.objective import Descriptor
+from hpo.study import Direction
+from hpo.version import PROTOCOL_VERSION, __version__
+from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
+
+Token = Annotated[Text, Field(min_length=1, max_length=64)]
+Device = Annotated[Name, Field(max_length=64)]
+
+
+class ObjectiveBody(Body):
+    """An objective that a worker can run, with what it says of itself."""
+
+    objective: ObjectivePath
+    summary: Annotated[Text, Field(max_length=1000)] = ""
+    direction: Direction | None = None
+    metric: Name | None = None
+    max_steps: Count | None = None
+    space: SpaceBody | None = None
+    settings: Annotated[JsonObject, Field(default_factory=dict)]
+
+    def to_descriptor(self) -> Descriptor:
+        return Descriptor(
+            summary=self.summary,
+            direction=self.direction,
+            metric=self.metric,
+            max_steps=self.max_steps,
+            space=to_space(self.space),
+            settings=self.settings,
+        )
+
+
+class WorkerRegister(Body):
+    """A worker process and what it can run; `id` is a UUID of the process."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "6f1a6b0e-31d7-4b39-a5d5-3a7c2f4f9d10",
+                    "name": "node7:4711",
+                    "version": __version__,
+                    "protocol": PROTOCOL_VERSION,
+                    "slots": 2,
+                    "devices": ["cuda:0", "cuda:1"],
+                    "allow": ["objectives.*"],
+                    "objectives": [{"objective": "objectives.digits:mlp", "max_steps": 20}],
+                }
+            ]
+        }
+    )
+
+    id: UUID
+    name: Name
+    version: Annotated[Name, Field(max_length=64)]
+    protocol: Int
+    slots: Annotated[Count, Field(le=1024)]
+    devices: Annotated[list[Device], Field(max_length=1024)]
+    allow: Annotated[list[Name], Field(max_length=1000)]
+    objectives: Annotated[list[ObjectiveBody], Field(max_length=1000, default_factory=list)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_protocol(cls, document: Any) -> Any:
+        """Before all else: a worker of another release may well send other fields."""
+        protocol = document.get("protocol") if isinstance(document, dict) else None
+        if type(protocol) is int and protocol != PROTOCOL_VERSION:
+            raise VersionMismatch(
+                f"The worker speaks protocol {protocol}, this server {PROTOCOL_VERSION}; "
+                f"install hpo {__version__} on the worker, or the worker's release here.",
+                worker_protocol=protocol,
+                server_protocol=PROTOCOL_VERSION,
+                server_version=__version__,
+            )
+        return document
+
+    def to_registration(self) -> WorkerRegistration:
+        return WorkerRegistration(
+            id=self.id,
+            name=self.name,
+            version=self.version,
+            slots=self.slots,
+            devices=self.devices,
+            allow=self.allow,
+            objectives={item.objective: item.to_descriptor() for item in self.objectives},
+        )
+
+
+class LeaseTimesReply(Reply):
+    heartbeat_seconds: float
+    lease_seconds: float
+
+    @classmethod
+    def of(cls, times: LeaseTimes) -> LeaseTimesReply:
+        return cls.taken_from(times)
+
+
+class Heartbeat(Body):
+    """The leases that a worker really holds; only these are renewed."""
+
+    tokens: Annotated[list[Token], Field(max_length=1024)]
+
+
+class HeartbeatReply(Reply):
+    """Tokens that are no longer valid, and what the service wants of the worker."""
+
+    lost: list[str]
+    commands: list[str]
+
+
+class WorkerReply(Reply):
+    id: UUID
+    name: str
+    version: str
+    slots: int
+    devices: list[str]
+    allow: list[str]
+    is_alive: bool
+    registered_at: dt.datetime
+    last_seen_at: dt.datetime
+
+    @classmethod
+    def of(cls, record: WorkerRecord) -> WorkerReply:
+        return cls.taken_from(record)
+
+
+class WorkerList(Reply):
+    items: list[WorkerReply]
+
+
+class OfferReply(Reply):
+    """An objective that registered workers offer."""
+
+    objective: str
+    summary: str
+    direction: Direction | None
+    metric: str | None
+    max_steps: int | None
+    space: dict[str, dict[str, Any]] | None
+    settings: dict[str, Any]
+    n_workers: int
+
+    @classmethod
+    def of(cls, offer: Offer) -> OfferReply:
+        descriptor = offer.descriptor
+        return cls.taken_from(
+            descriptor,
+            objective=offer.objective,
+            n_workers=offer.n_workers,
+            space=space_reply(descriptor.space),
+            settings=strict(dict(descriptor.settings)),
+        )
+
+
+class OfferList(Reply):
+    items: list[OfferReply]

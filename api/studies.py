@@ -1,0 +1,61 @@
+"""Studies: create, list, show, best."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from api.errors import problems
+from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
+from api.schemas.study_create import StudyCreate
+from api.service import DoorbellDep, StoreDep, StudyName
+from hpo.seeds import MAX_SEED
+
+router = APIRouter(prefix="/studies", tags=["studies"])
+
+OUTCOMES: dict[int | str, dict[str, Any]] = {
+    200: {"model": StudyReply, "description": "The same study exists already"},
+    201: {"description": "Created; Location names it"},
+}
+
+
+@router.post(
+    "",
+    summary="Create a study, or find the same one again",
+    status_code=201,
+    responses={**OUTCOMES, **problems("study_exists")},
+)
+def create_study(
+    body: StudyCreate, response: Response, store: StoreDep, doorbell: DoorbellDep
+) -> StudyReply:
+    definition = body.to_definition(
+        store.workers.descriptor(body.objective), draw_seed=lambda: secrets.randbelow(MAX_SEED + 1)
+    )
+    study, created = store.studies.create(definition, given=body.given)
+    doorbell.ring()
+    response.status_code = 201 if created else 200
+    response.headers["Location"] = f"/v1/studies/{study.definition.name}"
+    return StudyReply.of(study)
+
+
+@router.get("", summary="Studies, newest first", responses=problems())
+def list_studies(query: Annotated[StudyQuery, Query()], store: StoreDep) -> StudyPage:
+    return StudyPage.of(
+        store.studies.page(states=query.state, limit=query.limit, after=query.after)
+    )
+
+
+@router.get("/{study}", summary="A study and how it stands", responses=problems("not_found"))
+def get_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.studies.get(study))
+
+
+@router.get(
+    "/{study}/best",
+    summary="The best trial so far",
+    responses=problems("not_found", "no_completed_trial"),
+)
+def get_best(study: StudyName, store: StoreDep) -> BestOfStudyReply:
+    return BestOfStudyReply.of_study(study, store.studies.best(study))

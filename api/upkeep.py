@@ -1,0 +1,73 @@
+"""What the service does by itself: it prepares the database, however late that comes, then reaps.
+
+API and database start in any order; until the database is prepared, requests get the reason why
+it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio.to_thread
+
+from api.doorbell import Doorbell
+from hpo.errors import HpoError, Unavailable
+from storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+
+
+class Upkeep:
+    """Keeps one store prepared and reaped."""
+
+    def __init__(self, store: Store, doorbell: Doorbell, *, reap_seconds: float) -> None:
+        self._store, self._doorbell, self._reap_seconds = store, doorbell, reap_seconds
+        self._obstacle: HpoError | None = Unavailable("The service is starting; try again.")
+
+    def check_prepared(self) -> None:
+        """Raises Unavailable or SchemaMismatch while the database is not prepared."""
+        obstacle = self._obstacle
+        if obstacle is not None:
+            raise type(obstacle)(str(obstacle), **obstacle.facts)
+
+    async def keep(self) -> None:
+        """Runs until it is cancelled."""
+        await self._prepare()
+        while True:
+            await asyncio.sleep(self._reap_seconds)
+            if await self._attempt("reap", self._store.claims.reap):
+                self._doorbell.ring()
+
+    async def _prepare(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while self._obstacle is not None:
+            await self._attempt("prepare the database", self._prepare_once)
+            if self._obstacle is not None:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        logger.info("the database is ready")
+
+    def _prepare_once(self) -> None:
+        try:
+            self._store.prepare()
+        except HpoError as error:
+            self._obstacle = error
+            raise
+        self._obstacle = None
+
+    async def _attempt(self, what: str, call: Callable[[], T]) -> T | None:
+        """A failure is logged and tried again later: it must not end the upkeep."""
+        try:
+            return await anyio.to_thread.run_sync(call)
+        except HpoError as error:
+            logger.warning("cannot %s: %s", what, error)
+        except Exception:
+            logger.exception("cannot %s", what)
+        return None

@@ -1,0 +1,37 @@
+"""Workers: register, beat, list."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter
+
+from api.errors import problems
+from api.schemas.workers import (
+    Heartbeat,
+    HeartbeatReply,
+    LeaseTimesReply,
+    WorkerList,
+    WorkerRegister,
+    WorkerReply,
+)
+from api.service import StoreDep
+
+router = APIRouter(prefix="/workers", tags=["workers"])
+
+
+@router.post("", summary="Register a worker process", responses=problems("version_mismatch"))
+def register(body: WorkerRegister, store: StoreDep) -> LeaseTimesReply:
+    return LeaseTimesReply.of(store.workers.register(body.to_registration()))
+
+
+@router.get("", summary="Registered workers", responses=problems())
+def list_workers(store: StoreDep) -> WorkerList:
+    return WorkerList(items=[WorkerReply.of(worker) for worker in store.workers.page()])
+
+
+@router.post(
+    "/{id}/heartbeat", summary="Renew the leases that it holds", responses=problems("not_found")
+)
+def heartbeat(id: UUID, body: Heartbeat, store: StoreDep) -> HeartbeatReply:
+    return HeartbeatReply(lost=store.claims.renew(id, body.tokens), commands=[])

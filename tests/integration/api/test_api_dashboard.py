@@ -1,0 +1,150 @@
+"""optuna-dashboard behind the service: whole pages, and no writes unless they are allowed."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from starlette.testclient import TestClient
+
+from tests.api_kit import Node, read, serving
+
+
+def dashboard_id(client: TestClient, name: str) -> int:
+    """The number by which the dashboard knows a study."""
+    found = client.get("/api/studies").json()["study_summaries"]
+    return next(int(study["study_id"]) for study in found if study["study_name"] == name)
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/", "/", "/dashboard/studies/1"])
+def test_the_page_is_served(client: TestClient, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 200
+    assert "<title>Optuna Dashboard</title>" in response.text
+    assert response.url.path.rstrip("/") == (path.rstrip("/") or "/dashboard")
+
+
+def test_the_root_leads_to_the_page(client: TestClient) -> None:
+    response = client.get("/", follow_redirects=False)
+    assert response.status_code == 302
+    assert response.headers["Location"].endswith("/dashboard")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity", None])
+def test_every_script_of_the_page_is_served(client: TestClient, encoding: str | None) -> None:
+    scripts = re.findall(r'<script[^>]*\ssrc="([^"]+)"', client.get("/dashboard/").text)
+    assert scripts
+    for path in [*scripts, "/favicon.ico"]:
+        request = client.build_request("GET", path, headers={"Accept-Encoding": encoding or ""})
+        if encoding is None:
+            del request.headers["Accept-Encoding"]
+        response = client.send(request)
+        assert response.status_code == 200
+        assert response.content
+
+
+def test_what_the_page_reads_is_there(client: TestClient, node: Node) -> None:
+    study = node.launch()
+    claim = node.claim()
+    node.send(claim, "report", step=0, value=0.5)
+    node.send(claim, "complete", value=0.5)
+    number = dashboard_id(client, study["name"])
+    detail = client.get(f"/api/studies/{number}", params={"after": 0})
+    assert detail.status_code == 200
+    assert [trial["state"] for trial in detail.json()["trials"]] == ["Complete"]
+    assert client.get("/api/meta").status_code == 200
+    assert "Number,State" in client.get(f"/csv/{number}").text
+
+
+def test_trials_that_hold_no_finite_number_can_be_read(client: TestClient, node: Node) -> None:
+    study = node.launch()
+    claim = node.claim()
+    node.send(claim, "report", step=0, value="NaN")
+    node.send(claim, "prune")
+    number = dashboard_id(client, study["name"])
+    assert read(client.get(f"/api/studies/{number}"))["trials"]
+
+
+WRITES = [
+    ("DELETE", "/api/studies/{id}"),
+    ("POST", "/api/studies"),
+    ("POST", "/api/studies/{id}/rename"),
+    ("PUT", "/api/studies/{id}/note"),
+    ("POST", "/api/trials/1/tell"),
+    ("POST", "/api/trials/1/user-attrs"),
+    ("POST", "/incompatible-rdb-schema"),
+    ("PATCH", "/anything"),
+    ("BREW", "/api/studies/{id}"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_writes_are_refused(client: TestClient, node: Node, method: str, path: str) -> None:
+    study = node.launch()
+    number = dashboard_id(client, study["name"])
+    response = client.request(method, path.format(id=number))
+    assert (response.status_code, read(response)["code"]) == (403, "read_only")
+    assert read(client.get(f"/v1/studies/{study['name']}"))["uuid"] == study["uuid"]
+    assert dashboard_id(client, study["name"]) == number
+
+
+def test_the_service_answers_for_its_own_paths(client: TestClient) -> None:
+    for path in ("/v1", "/v1/", "/v1/nothing", "/v1/nothing/at/all"):
+        response = client.get(path)
+        assert (response.status_code, read(response)["code"]) == (404, "not_found")
+    response = client.delete("/v1/studies/x")
+    assert (response.status_code, read(response)["code"]) == (405, "method_not_allowed")
+    assert client.get("/nothing").status_code == 404
+
+
+def test_reading_leaves_the_database_as_it_is(new_database: Callable[[str], str]) -> None:
+    url = new_database("sqlite")
+    # No reaping meanwhile: what changes would be the dashboard's doing.
+    with serving(url, reap_seconds=3600) as client, sa.create_engine(url).connect() as watcher:
+        node = Node(client)
+        study = node.launch()
+        for value in (0.1, 0.2):
+            claim = node.claim()
+            node.send(claim, "report", step=0, value=value)
+            node.send(claim, "complete", value=value)
+        number = dashboard_id(client, study["name"])
+        before = watcher.exec_driver_sql("PRAGMA data_version").scalar_one()
+        for path in (
+            "/dashboard",
+            "/api/studies",
+            f"/api/studies/{number}",
+            f"/api/studies/{number}/param_importances",
+            f"/csv/{number}",
+            "/incompatible-rdb-schema",
+        ):
+            assert client.get(path).status_code == 200, path
+        assert watcher.exec_driver_sql("PRAGMA data_version").scalar_one() == before
+        node.launch()
+        assert watcher.exec_driver_sql("PRAGMA data_version").scalar_one() != before
+        watcher.engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_writes_go_through_when_they_are_allowed(
+    new_database: Callable[[str], str], kind: str
+) -> None:
+    with serving(new_database(kind), dashboard_writes=True) as client:
+        node = Node(client)
+        doomed, kept = node.launch(), node.launch()
+        number = dashboard_id(client, doomed["name"])
+        note = client.put(f"/api/studies/{number}/note", json={"version": 1, "body": "é"})
+        assert note.status_code == 204
+        assert client.get(f"/api/studies/{number}").json()["note"]["body"] == "é"
+        response = client.request("DELETE", f"/api/studies/{number}", json={})
+        assert response.status_code == 204
+        names = {
+            study["study_name"] for study in client.get("/api/studies").json()["study_summaries"]
+        }
+        assert names == {kept["name"]}
+        named = client.post(
+            "/api/studies", json={"study_name": uuid.uuid4().hex, "directions": ["minimize"]}
+        )
+        assert named.status_code == 201

@@ -1,0 +1,166 @@
+"""Claims that wait: woken by work, holding no thread, ended by a stop or a client that left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from api.app import create_app
+from api.server import Server
+from storage.store import open_store
+from tests.api_kit import Node, read
+
+LONG = 60.0
+
+
+def claim_of(node: Node, key: str, wait_seconds: float = LONG) -> dict[str, Any]:
+    return {
+        "worker_id": node.id,
+        "claim_key": key,
+        "device": "cpu",
+        "wait_seconds": wait_seconds,
+    }
+
+
+@pytest.mark.parametrize("cause", ["a new study", "a release", "room after a trial ended"])
+def test_a_waiting_claim_is_woken_by(node: Node, cause: str) -> None:
+    if cause != "a new study":
+        node.launch(n_trials=2, max_parallel_trials=1, retry_backoff_seconds=0)
+        held = node.claim()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(node.claim, wait_seconds=LONG)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        started_at = time.monotonic()
+        if cause == "a new study":
+            node.launch()
+        elif cause == "a release":
+            node.send(held, "release")
+        else:
+            node.send(held, "complete", value=1.0)
+        claim = waiting.result(timeout=LONG)
+    assert time.monotonic() - started_at < 15
+    expected = {"a new study": (0, 1), "a release": (0, 2), "room after a trial ended": (1, 1)}
+    assert (claim["number"], claim["attempt"]) == expected[cause]
+
+
+def test_a_claim_that_finds_nothing_ends_when_its_time_is_over(node: Node) -> None:
+    started_at = time.monotonic()
+    assert node.ask(wait_seconds=1.5).status_code == 204
+    assert time.monotonic() - started_at >= 1.5
+
+
+@contextlib.asynccontextmanager
+async def in_process(client: TestClient) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(client.app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as opened:
+        yield opened
+
+
+def test_waiting_claims_hold_no_thread(client: TestClient, node: Node) -> None:
+    """Twice as many as there are threads wait, and a list is answered at once."""
+
+    async def scenario() -> None:
+        async with in_process(client) as http:
+            waiting = [
+                asyncio.create_task(http.post("/v1/claims", json=claim_of(node, f"w{n}", 6)))
+                for n in range(80)
+            ]
+            await asyncio.sleep(0)  # all are on their way before the list is
+            async with asyncio.timeout(5):
+                assert (await http.get("/v1/studies")).status_code == 200
+            assert not any(task.done() for task in waiting)
+            answers = await asyncio.gather(*waiting)
+            assert {answer.status_code for answer in answers} == {204}
+
+    assert client.portal is not None
+    client.portal.call(scenario)
+
+
+class Running:
+    """A service on a real socket."""
+
+    def __init__(self, url: str) -> None:
+        app = create_app(open_store(url))
+        config = uvicorn.Config(
+            app, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=30
+        )
+        self.server = Server(config)
+        self._thread = threading.Thread(target=self.server.run)
+        self._thread.start()
+        await_fact(lambda: self.server.started)
+        self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90)
+        await_fact(lambda: self.client.get("/readyz").status_code == 200)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+        self.client.close()
+
+
+def await_fact(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def running(new_database: Callable[[str], str]) -> Iterator[Running]:
+    service = Running(new_database("sqlite"))
+    yield service
+    service.stop()
+
+
+def send_claim(running: Running, node: Node) -> socket.socket:
+    """A claim that is on its way, on a socket that can be closed before the answer."""
+    body = json.dumps(claim_of(node, "of a client that leaves")).encode()
+    head = (
+        f"POST /v1/claims HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    connection = socket.create_connection(("127.0.0.1", running.port))
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def test_a_client_that_left_gets_no_trial(running: Running) -> None:
+    node = Node(running.client)
+    n_open = len(running.server.server_state.connections)
+    connection = send_claim(running, node)
+    await_fact(lambda: len(running.server.server_state.tasks) > 0)
+    connection.close()
+    await_fact(lambda: len(running.server.server_state.connections) == n_open)
+    node.launch(n_trials=1)
+    claim = node.claim(wait_seconds=5)
+    assert (claim["number"], claim["attempt"]) == (0, 1)
+
+
+def test_a_stop_does_not_wait_for_claims(running: Running) -> None:
+    node = Node(running.client)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(node.ask, wait_seconds=LONG)
+        await_fact(lambda: len(running.server.server_state.tasks) > 0)
+        started_at = time.monotonic()
+        running.stop()
+        assert waiting.result(timeout=LONG).status_code == 204
+    assert time.monotonic() - started_at < 10
+
+
+def test_a_body_over_the_limit_is_answered_on_a_real_socket(running: Running) -> None:
+    response = running.client.post("/v1/studies", json={"name": "x" * 8_000_000})
+    assert (response.status_code, read(response)["code"]) == (413, "too_large")
+    assert running.client.get("/healthz").status_code == 200
