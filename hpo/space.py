@@ -40,8 +40,11 @@ class FloatRange:
         """The largest value that `step` reaches, counted from `low`; `high` without a step."""
         if self.step is None:
             return self.high
-        low, high, step = (Decimal(str(x)) for x in (self.low, self.high, self.step))
-        return float((high - low) // step * step + low)
+        low, step, high = Decimal(str(self.low)), Decimal(str(self.step)), self.high
+        # Rounding to a float may miss the step again: take what Optuna, too, no longer moves.
+        while (reached := float((Decimal(str(high)) - low) // step * step + low)) != high:
+            high = reached
+        return high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

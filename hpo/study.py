@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,10 @@ OBJECTIVE_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za
 class Direction(enum.StrEnum):
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of some finite values, at least one."""
+        return min(values) if self is Direction.MINIMIZE else max(values)
 
 
 class StudyState(enum.StrEnum):

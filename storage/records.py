@@ -157,8 +157,8 @@ class Settled:
 class LeaseTimes:
     """How long a lease lasts, and how often its worker should renew it."""
 
-    heartbeat_seconds: float = 10.0
     lease_seconds: float = 60.0
+    heartbeat_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         if not 0 < 3 * self.heartbeat_seconds <= self.lease_seconds:

@@ -6,6 +6,7 @@ process, PostgreSQL's advisory lock one at a time.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from optuna.storages import RDBStorage
+from optuna.storages import _rdb as rdb
 
 from hpo.errors import SchemaMismatch
 from storage.engine import Database, outages
@@ -75,14 +77,14 @@ def version(connection: sa.Connection) -> SchemaVersion:
     """Reads both revisions; None where there is no such schema yet."""
     return SchemaVersion(
         found=_revision(connection, VERSION_TABLE),
-        needed=_known_revisions(connection)[0],
+        needed=_known_revisions()[0],
         optuna_found=_revision(connection, "alembic_version"),
         optuna_needed=_optuna_head(),
     )
 
 
 def _refuse_unknown(found: SchemaVersion) -> None:
-    known = [*_known_revisions(None), None]
+    known = [*_known_revisions(), None]
     if found.found not in known:
         raise SchemaMismatch(
             f"The database has revision {found.found}, which this version of hpo does not know; "
@@ -112,19 +114,16 @@ def _create_optuna_schema(database: Database) -> RDBStorage:
     )
 
 
-def _optuna_head() -> str:
-    import optuna.storages._rdb as rdb
-
-    return _head_of(str(Path(rdb.__file__).parent / "alembic"))
-
-
-def _known_revisions(connection: sa.Connection | None) -> list[str]:
-    """Our revisions, the newest first."""
-    script = ScriptDirectory.from_config(_alembic(connection))
+@functools.cache
+def _known_revisions() -> list[str]:
+    """Our revisions, the newest first; read once, since readiness asks often."""
+    script = ScriptDirectory.from_config(_alembic())
     return [revision.revision for revision in script.walk_revisions()]
 
 
-def _head_of(location: str) -> str:
+@functools.cache
+def _optuna_head() -> str:
+    location = str(Path(rdb.__file__).parent / "alembic")
     config = Config()
     config.set_main_option("script_location", location.replace("%", "%%"))
     head = ScriptDirectory.from_config(config).get_current_head()
@@ -132,7 +131,7 @@ def _head_of(location: str) -> str:
     return head
 
 
-def _alembic(connection: sa.Connection | None) -> Config:
+def _alembic(connection: sa.Connection | None = None) -> Config:
     config = Config()
     location = str(Path(__file__).parent / "migrations")
     config.set_main_option("script_location", location.replace("%", "%%"))

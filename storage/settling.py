@@ -159,6 +159,8 @@ def _hold(
 
 
 def _complete(held: _Held, value: float | None) -> _End:
+    if _is_diverged(held):
+        return _prune(held)  # it went on and returned a number all the same
     if value is None:
         value = _value_by_rule(held)
     if value is None:
@@ -186,9 +188,13 @@ def _value_by_rule(held: _Held) -> float | None:
 
 
 def _prune(held: _Held) -> _End:
-    if held.told is not None and held.told["reason"] == Reason.DIVERGED:
+    if held.told is not None and _is_diverged(held):
         return _blame(held, held.definition.on_diverged, Reason.DIVERGED, _told_message(held.told))
     return _pruned(held)
+
+
+def _is_diverged(held: _Held) -> bool:
+    return held.told is not None and held.told["reason"] == Reason.DIVERGED
 
 
 def _pruned(held: _Held, reason: Reason | None = None, message: str = "") -> _End:

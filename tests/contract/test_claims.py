@@ -420,6 +420,17 @@ def test_a_diverged_report_ends_the_trial_by_policy(
     assert (settled.state, settled.reason) == (state, Reason.DIVERGED)
 
 
+def test_a_diverged_trial_that_goes_on_is_not_complete(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    create()
+    lease = lease_of(claim())
+    store.claims.report(lease, measurement(0, float("nan")), {})
+    settled = store.claims.complete(lease, -1.0, {})
+    assert (settled.state, settled.reason) == (TrialState.PRUNED, Reason.DIVERGED)
+    assert store.studies.get("demo").best is None
+
+
 @pytest.mark.parametrize("reason", [Reason.DIVERGED, Reason.OUT_OF_MEMORY])
 @pytest.mark.parametrize(
     ("policy", "state"), [(OnFault.PRUNE, TrialState.PRUNED), (OnFault.FAIL, TrialState.FAIL)]

@@ -18,9 +18,9 @@ from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState, create_trial
 
 from hpo.errors import Unavailable
-from storage import schema
-from storage.engine import Database
-from storage.optuna_storage import READS, OptunaStorage, cached, optuna_outages
+from storage import optuna_reads, optuna_storage, schema
+from storage.engine import Database, outages
+from storage.optuna_storage import READS, OptunaStorage, cached
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -147,6 +147,23 @@ def test_a_read_waits_for_no_writer(sqlite_database: Database) -> None:
         assert storage.get_study_id_from_name("s") == study_id
 
 
+def test_long_lists_of_trials_are_read_alike(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = cached(database)
+    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "s")
+    for value in range(6):
+        trial_id = storage.create_new_trial(study_id)
+        storage.set_trial_intermediate_value(trial_id, 0, float(value))
+        if value % 2:
+            storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(value)])
+    short = storage.get_all_trials(study_id)
+    assert [trial.intermediate_values for trial in short] == [{0: value} for value in range(6)]
+    monkeypatch.setattr(optuna_reads, "MAX_LISTED", 1)
+    monkeypatch.setattr(optuna_storage, "MAX_BOUND", 1)
+    assert storage.get_all_trials(study_id) == cached(database).get_all_trials(study_id) == short
+
+
 def test_the_reads_are_methods_of_optuna() -> None:
     assert all(callable(getattr(RDBStorage, name)) for name in READS)
 
@@ -194,5 +211,5 @@ def test_it_knows_its_schema_and_makes_none(database: Database, tmp_path: Path) 
 
 def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'no' / 'folder.db'}")
-    with pytest.raises(Unavailable), optuna_outages():
+    with pytest.raises(Unavailable), outages():
         OptunaStorage(engine).get_trial(1)

@@ -195,7 +195,7 @@ def test_hyperband_takes_the_steps_of_the_study() -> None:
 def test_grid_needs_ranges_that_end() -> None:
     assert set(faults("grid")) == {"space.x.step"}
     assert set(faults("grid", space=None)) == {"sampler"}
-    stepped = {"x": FloatRange(low=0, high=1, step=0.25), "n": IntRange(low=1, high=4)}
+    stepped: Space = {"x": FloatRange(low=0, high=1, step=0.25), "n": IntRange(low=1, high=4)}
     assert faults("grid", space=stepped) == {}
     assert grid_cells(define("grid", space=stepped)) == 20
 
@@ -207,7 +207,7 @@ def test_grid_refuses_more_cells_than_memory_holds() -> None:
 
 
 def test_cmaes_needs_a_range() -> None:
-    space = {"kind": Categorical(choices=("a", "b")), "n": IntRange(low=2, high=2)}
+    space: Space = {"kind": Categorical(choices=("a", "b")), "n": IntRange(low=2, high=2)}
     assert set(faults("cmaes", space=space)) == {"sampler"}
     assert faults("cmaes") == {}
 
@@ -251,7 +251,7 @@ STOCK: dict[str, Any] = {
 @pytest.mark.parametrize("name", STOCK)
 def test_options_are_optunas_and_allow_its_defaults(name: str) -> None:
     parameters = inspect.signature(STOCK[name].__init__).parameters
-    table = {**SAMPLERS, **PRUNERS}[name].options
+    table = (SAMPLERS[name] if name in SAMPLERS else PRUNERS[name]).options
     assert table.keys() <= parameters.keys()
     for option, allowed in table.items():
         if not allowed.is_required:

@@ -28,6 +28,11 @@ GOOD = dict.fromkeys(range(30), 0.1)
 BAD = dict.fromkeys(range(30), 9.0)
 
 
+def improving(index: int) -> dict[int, float]:
+    """A curve that is a little better than those before."""
+    return {step: 0.1 - index * step / 1000 for step in range(30)}
+
+
 class Judged:
     """A study with a history of curves, and one running trial that is judged step by step."""
 
@@ -95,7 +100,8 @@ def last(judged: Judged, curve: Mapping[int, float]) -> Decision:
         ),
         ("successive_halving", {}, {"step": 1, "value": 9.0, "rung": 0}),
         ("successive_halving", {"min_resource": 4}, {"step": 4, "value": 9.0, "rung": 0}),
-        ("hyperband", {}, {"step": 1, "value": 9.0, "rung": 0, "bracket": 0}),
+        ("hyperband", {}, {"step": 3, "value": 9.0, "rung": 0, "bracket": 1}),
+        ("hyperband", {"max_resource": "auto"}, {"step": 3, "value": 9.0, "rung": 0, "bracket": 1}),
         ("threshold", {"upper": 5}, {"step": 0, "value": 9.0, "upper": 5.0}),
         ("patient", {"patience": 3}, None),
         (
@@ -103,7 +109,6 @@ def last(judged: Judged, curve: Mapping[int, float]) -> Decision:
             {"patience": 3, "wrapped": "median"},
             None,
         ),
-        ("wilcoxon", {}, {"step": 4, "value": 9.0, "p_threshold": 0.1}),
         ("none", {}, None),
     ],
 )
@@ -111,9 +116,9 @@ def test_a_hopeless_trial_is_pruned_and_a_good_one_is_not(
     pruner: str, options: dict[str, Any], evidence: dict[str, Any] | None
 ) -> None:
     judged = Judged(pruner, max_steps=30, **options)
-    for _ in range(6):
+    for index in range(6):
         curve_id = judged.storage.create_new_trial(judged.study_id)
-        for step, value in GOOD.items():
+        for step, value in improving(index).items():
             assert decide(judged.study(), judged.report(curve_id, step, value)) == Decision(
                 verdict=Verdict.CONTINUE
             )
@@ -122,7 +127,19 @@ def test_a_hopeless_trial_is_pruned_and_a_good_one_is_not(
     if evidence is not None:
         assert decision.verdict is Verdict.PRUNE
         assert decision.evidence == {"pruner": pruner, **evidence}
-    assert last(judged, GOOD).verdict is Verdict.CONTINUE
+    assert last(judged, improving(6)).verdict is Verdict.CONTINUE
+
+
+def test_wilcoxon_prunes_what_is_worse_step_by_step() -> None:
+    judged = Judged("wilcoxon")
+    judged.add({step: float(step % 3) for step in range(8)})
+    worse = last(judged, {step: step % 3 + 1 + step / 10 for step in range(8)})
+    assert worse.verdict is Verdict.PRUNE
+    assert worse.evidence == {
+        "pruner": "wilcoxon", "step": 3, "value": 1.3, "p_threshold": 0.1,
+    }  # fmt: skip
+    better = last(judged, {step: step % 3 - 1 - step / 10 for step in range(8)})
+    assert better.verdict is Verdict.CONTINUE
 
 
 def test_patience_prunes_what_stopped_improving() -> None:
@@ -151,9 +168,10 @@ def test_a_diverged_curve_is_pruned_without_a_median() -> None:
 
 
 @pytest.mark.parametrize("pruner", ["successive_halving", "hyperband"])
-def test_a_nan_is_pruned_at_the_rung_it_did_not_reach(pruner: str) -> None:
-    judged = Judged(pruner, max_steps=30)
-    assert last(judged, {1: math.nan}).evidence["rung"] == 0
+def test_a_nan_is_pruned_at_the_rung_it_did_not_pass(pruner: str) -> None:
+    judged = Judged(pruner, max_steps=30, min_resource=1)
+    evidence = last(judged, {29: math.nan}).evidence
+    assert (evidence["step"], evidence["rung"]) == (29, 0)
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
@@ -168,13 +186,6 @@ def test_infinite_values_pass_without_a_warning(pruner: str, value: float) -> No
     judged.add({0: math.inf, 1: 1.0, 2: math.nan}, n=3)
     judged.add({0: -math.inf, 1: math.nan, 2: math.nan}, n=3)
     last(judged, {0: math.nan, 1: value, 2: value, 3: value})
-
-
-def test_hyperband_without_max_steps_estimates_them() -> None:
-    judged = Judged("hyperband")
-    judged.add(GOOD, n=3)
-    assert judged.decisions({0: 1.0, 1: 1.0})[-1].verdict is Verdict.CONTINUE
-    assert len(judged.study().pruner._pruners) == 0  # type: ignore[attr-defined]  # made when asked
 
 
 FINITE = st.floats(-10, 10)

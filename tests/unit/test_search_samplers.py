@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+from optuna.distributions import (
+    FloatDistribution,
+    distribution_to_json,
+    json_to_distribution,
+)
 from optuna.storages import InMemoryStorage
 
-from hpo.errors import InvalidField
+from hpo.errors import InvalidField, Unavailable
 from hpo.search import (
     SAMPLERS,
     Sampled,
@@ -23,6 +28,7 @@ from hpo.search import (
     sample,
     suggest_one,
 )
+from hpo.search.quiet import quieten
 from hpo.search.spaces import distribution_of, parameter_of, values_of
 from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
 from hpo.study import Algorithm, Budget, Direction, StudyDefinition
@@ -148,10 +154,11 @@ def test_tpe_converges_though_no_sampler_lives_longer_than_a_trial() -> None:
     space = {name: FloatRange(low=-5, high=5) for name in ("x", "y")}
 
     def losses(sampler: str) -> list[float]:
-        asked, values = Asked(define(sampler, space=space)), []
-        for _ in range(40):
+        asked = Asked(define(sampler, space=space))
+        values: list[float] = []
+        for _ in range(60):
             trial_id, sampled = asked.ask()
-            values.append(sum(float(value) ** 2 for value in sampled.params.values()))  # type: ignore[arg-type]  # floats here
+            values.append(sum((drawn.internal**2 for drawn in sampled.drawn.values()), 0.0))
             asked.tell(trial_id, values[-1])
         return values
 
@@ -246,10 +253,36 @@ def test_an_objective_may_suggest_by_running(sampler: str) -> None:
     assert sum(x == y for x, y in values) < 7
 
 
-def test_a_parameter_cannot_change_its_kind_within_a_trial() -> None:
+def test_a_sampler_whose_numbers_fail_does_not_stop_the_study(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def diverge(*args: object) -> dict[str, Any]:
+        raise ValueError("cannot convert float NaN to integer")
+
+    monkeypatch.setattr(optuna.samplers.CmaEsSampler, "sample_relative", diverge)
+    points = Asked(define("cmaes")).points(3)
+    assert len({point["x"] for point in points}) == 3
+    assert "s/2: CmaEsSampler: cannot convert float NaN to integer; drawn" in caplog.text
+
+
+def test_an_outage_while_sampling_is_not_taken_for_a_failed_sampler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(*args: object) -> dict[str, Any]:
+        raise Unavailable()
+
+    monkeypatch.setattr(optuna.samplers.CmaEsSampler, "sample_relative", away)
+    with pytest.raises(Unavailable):
+        Asked(define("cmaes")).ask()
+
+
+@pytest.mark.parametrize("same_trial", [True, False])
+def test_a_parameter_cannot_change_its_kind_within_a_study(same_trial: bool) -> None:
     asked = Asked(define(space=None))
     trial_id, sampled = asked.ask()
     asked.suggest(trial_id, "x", IntRange(low=0, high=3), sampled)
+    if not same_trial:
+        trial_id, sampled = asked.ask()
     with pytest.raises(InvalidField, match=r"parameter\.x: was suggested differently"):
         asked.suggest(trial_id, "x", Categorical(choices=("a",)), sampled)
 
@@ -296,6 +329,21 @@ def test_distributions_and_parameters_turn_into_each_other(parameter: Parameter)
     assert distribution_of(parameter_of(distribution)) == distribution
     if getattr(parameter, "effective_high", None) == getattr(parameter, "high", None):
         assert parameter_of(distribution) == parameter
+
+
+@pytest.mark.parametrize("low", [-9.776262994084508, 9.430086883861499, 8.582782562724177, 0.1])
+def test_a_step_from_a_long_number_stays_where_optuna_leaves_it(low: float) -> None:
+    """Optuna moves a high that the step misses, and again whenever it reads the distribution."""
+    quieten()
+    parameter = FloatRange(low=low, high=low + 1.77, step=0.1)
+    distribution = distribution_of(parameter)
+    assert isinstance(distribution, FloatDistribution)
+    assert distribution.high == parameter.effective_high
+    assert json_to_distribution(distribution_to_json(distribution)) == distribution
+    values = values_of(parameter)
+    assert values[0] == low
+    assert all(distribution._contains(value) for value in values)  # type: ignore[arg-type]  # floats
+    assert values[-1] == pytest.approx(distribution.high)
 
 
 def test_a_step_counts_in_decimals() -> None:
