@@ -1,0 +1,60 @@
+"""Batches of any nesting: tensors in tuples, lists and dicts are counted, split and moved."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+
+# A tensor, or tuples, lists and dicts of batches; each tensor has the samples along dimension 0.
+Batch: TypeAlias = Any
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
+    """The same nesting with `function` applied to each tensor; other leaves stay as they are."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, dict):
+        mapped = {key: map_tensors(function, value) for key, value in tree.items()}
+        # Keyword arguments on purpose: subclasses such as model outputs are built by them.
+        return mapped if type(tree) is dict else type(tree)(**mapped)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(function, value) for value in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(map_tensors(function, value) for value in tree)
+    return tree
+
+
+def count_samples(batch: Batch) -> int:
+    """The number of samples, by the first tensor found."""
+    for tensor in iterate_tensors(batch):
+        return tensor.shape[0]
+    raise ValueError("a batch must hold at least one tensor")
+
+
+def iterate_tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a nesting, in order."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from iterate_tensors(list(tree.values()))
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from iterate_tensors(value)
+
+
+def split_batch(batch: Batch, micro_batch: int | None) -> Iterator[Batch]:
+    """Parts of at most `micro_batch` samples, the batch itself when it needs no splitting."""
+    n_samples = count_samples(batch)
+    if micro_batch is None or micro_batch >= n_samples:
+        yield batch
+        return
+    for start in range(0, n_samples, micro_batch):
+        yield map_tensors(operator.itemgetter(slice(start, start + micro_batch)), batch)
+
+
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device; copies from pinned memory do not wait."""
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)

@@ -1,0 +1,164 @@
+"""Mixed precision as one small class, so that fp32, bf16 and fp16 are read once, on one path.
+
+Weights, gradients, optimizer states and losses are fp32 always; autocast casts the inputs of
+the operations that gain by it. Only fp16 needs a scaler. Where a precision needs less, its
+part is a no-op on the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpo.errors import InvalidField
+from hpo.training.batches import map_tensors
+
+# Autocast takes a half type even where it is off, so the off case gets one too.
+DTYPES: dict[str, torch.dtype | None] = {
+    "fp32": None,
+    "tf32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+INITIAL_SCALE = 2.0**16
+# Without a floor enough overflows bring the scale to 0, where it stays for good.
+SCALE_FLOOR = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What became of one optimizer step; `grad_norm` stays on the device."""
+
+    stepped: bool
+    grad_norm: torch.Tensor | None
+    scale: float
+
+
+class Precision:
+    """Autocast, loss scaling and the optimizer step of one trial.
+
+    Sets the TF32 flags of the process, on for "tf32" and off for every other name: PyTorch
+    leaves them on for convolutions, and "fp32" then would not be what it says.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        *,
+        allow_slow: bool = False,
+        initial_scale: float = INITIAL_SCALE,
+    ) -> None:
+        self.name = resolve_precision(name, device, allow_slow=allow_slow)
+        self.device = device
+        self.dtype = DTYPES[self.name]
+        self.scaler = torch.amp.GradScaler(
+            device.type, init_scale=initial_scale, enabled=self.name == "fp16"
+        )
+        torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
+        torch.backends.cudnn.allow_tf32 = self.name == "tf32"
+
+    def autocast(self) -> torch.autocast:
+        """A new context for one forward pass: a shared one would keep stale casts of weights."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.dtype or torch.bfloat16,
+            enabled=self.dtype is not None,
+        )
+
+    def forward(self, model: nn.Module) -> Callable[..., Any]:
+        """The model under autocast with fp32 outputs, so that losses are computed in fp32."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            with self.autocast():
+                output = model(*args, **kwargs)
+            return map_tensors(to_fp32, output)
+
+        return forward
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Adds the gradients of the scaled loss; call it outside autocast."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it so
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, *, clip_norm: float | None, measure: bool = False
+    ) -> StepResult:
+        """Unscales once, clips, steps unless a gradient overflowed, and adapts the scale."""
+        self.scaler.unscale_(optimizer)
+        grad_norm = _grad_norm(optimizer, clip_norm=clip_norm, measure=measure)
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        # The scale falls on a skip and only then; fused optimizers show it in no other way.
+        stepped = self.scaler.get_scale() >= before
+        if self.scaler.get_scale() < SCALE_FLOOR:
+            self.scaler.update(SCALE_FLOOR)
+        return StepResult(stepped=stepped, grad_norm=grad_norm, scale=self.scaler.get_scale())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaler's state; empty for every precision but fp16."""
+        return self.scaler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the scaler."""
+        self.scaler.load_state_dict(dict(state))
+
+
+def resolve_precision(
+    name: str,
+    device: torch.device,
+    *,
+    allow_slow: bool = False,
+    capability: tuple[int, int] | None = None,
+) -> str:
+    """The precision that `name` means on this device; `capability` is for tests without one."""
+    if name == "auto":
+        return _best_precision(device, capability)
+    if name not in DTYPES:
+        raise InvalidField("precision", f"must be auto, {', '.join(DTYPES)}, got {name!r}")
+    if name == "fp16" and device.type == "cpu" and not allow_slow:
+        raise InvalidField(
+            "precision",
+            "fp16 on a CPU is about 30 times slower than fp32; use bf16 or fp32, or set allow_slow",
+        )
+    return name
+
+
+def _best_precision(device: torch.device, capability: tuple[int, int] | None) -> str:
+    if device.type != "cuda":
+        return "fp32"
+    major, _ = capability or torch.cuda.get_device_capability(device)
+    if major >= 8:
+        return "bf16"
+    return "fp16" if major == 7 else "fp32"
+
+
+def to_fp32(tensor: torch.Tensor) -> torch.Tensor:
+    """A half tensor as fp32; every other one as it is."""
+    return tensor.float() if tensor.dtype in HALF_DTYPES else tensor
+
+
+def check_weights(model: nn.Module) -> None:
+    """Raises ValueError for a half parameter or buffer: small updates would vanish in it."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.dtype in HALF_DTYPES:
+            raise ValueError(
+                f"the model's {name} is {tensor.dtype}; leave weights and buffers in fp32, "
+                "autocast casts by itself"
+            )
+
+
+def _grad_norm(
+    optimizer: torch.optim.Optimizer, *, clip_norm: float | None, measure: bool
+) -> torch.Tensor | None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if clip_norm is not None:
+        return nn.utils.clip_grad_norm_(parameters, clip_norm)
+    if not measure:
+        return None
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

@@ -1,0 +1,45 @@
+"""What a training has done so far, over all attempts of its trial; a part of the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpo.study import Direction
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """Epochs done, their reports and what they took."""
+
+    epochs: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    n_samples: int = 0
+    train_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def record(self, value: float, metrics: Mapping[str, float], direction: Direction) -> None:
+        """Ends an epoch with its value; the best one is the first that no later one exceeds."""
+        entry = {"step": self.epochs, "value": value, "metrics": dict(metrics)}
+        self.history.append(entry)
+        self.epochs += 1
+        if self.best is None or _is_better(value, self.best["value"], direction):
+            self.best = {"step": entry["step"], "value": value}
+
+    def user_attrs(self) -> dict[str, Any]:
+        """The figures that stay with the trial."""
+        rate = self.n_samples / self.train_seconds if self.train_seconds > 0 else 0.0
+        attrs = {
+            "epochs": self.epochs,
+            "seconds": round(self.seconds, 3),
+            "samples_per_second": round(rate, 1),
+        }
+        if self.best is not None:
+            attrs |= {"best_step": self.best["step"], "best_value": self.best["value"]}
+        return attrs
+
+
+def _is_better(value: float, than: float, direction: Direction) -> bool:
+    return value > than if direction is Direction.MAXIMIZE else value < than

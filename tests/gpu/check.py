@@ -1,0 +1,337 @@
+"""What the training kit does on a real GPU: `python tests/gpu/check.py [--parts kit precision …]`.
+
+Needs torch and numpy and nothing else; some three minutes on a large card. Each line of output is
+one JSON object. TF32 is named in every figure: "fp32" here has it off for convolutions too, which
+PyTorch by itself has not. `--device cpu --quick` only proves that the script itself works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hpo.objective import Trial, TrialFailed, TrialReleased
+from hpo.training import Loader, Precision, Split, Training, TrainingObjective
+from hpo.trial import Decision, Verdict
+
+KINDS = {
+    "fp32": ("fp32", False),
+    "tf32": ("tf32", False),
+    "fp16": ("fp16", False),
+    "bf16": ("bf16", False),
+    "bf16 channels_last": ("bf16", True),
+}
+
+
+class SimpleCNN(nn.Sequential):
+    """The net of the usual benchmarks: two convolutions, 3x32x32 pictures."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(64 * 8 * 8, 10)),
+        )
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(n_out),
+            nn.ReLU(),
+            nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(n_out),
+        )
+        shortcut = nn.Sequential(
+            nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
+        )
+        self.shortcut = nn.Identity() if stride == 1 and n_in == n_out else shortcut
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.relu(self.body(inputs) + self.shortcut(inputs))
+
+
+class ResNet18(nn.Sequential):
+    """ResNet-18 with the stem for small pictures."""
+
+    def __init__(self) -> None:
+        stages = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+        blocks = [block for a, b, s in stages for block in (Block(a, b, s), Block(b, b, 1))]
+        stem = (nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        super().__init__(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+class Silent:
+    """The link of a trial without a service; pauses after one step when asked to."""
+
+    def __init__(self, pause_after: int | None = None) -> None:
+        self.pause_after, self.attrs = pause_after, dict[str, Any]()
+
+    def start(self, resumed_from_step: int | None) -> None:
+        self.attrs["resumed_from_step"] = resumed_from_step
+
+    def suggest(self, name: str, parameter: Any) -> Any:
+        raise KeyError(name)
+
+    def report(self, measurement: Any) -> Decision:
+        is_pause = measurement.step == self.pause_after
+        return Decision(verdict=Verdict.PAUSE if is_pause else Verdict.CONTINUE)
+
+    def late_decision(self) -> None:
+        return None
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        self.attrs[key] = value
+
+
+class Pictures(TrainingObjective):
+    """Noise with a hint of its class; the net and the way to the data are settings."""
+
+    def model(self, params: Any) -> nn.Module:
+        return NETS[params["net"]]()
+
+    def data(self, params: Any) -> Split:
+        n_samples = params["n_samples"]
+        target = torch.randint(10, (n_samples,))
+        inputs = torch.randn(n_samples, 3, 32, 32) + target[:, None, None, None] / 10
+        tensors: Any = (inputs, target)
+        if params["loader_workers"] is not None:
+            tensors = Loader(
+                torch.utils.data.TensorDataset(inputs, target), n_workers=params["loader_workers"]
+            )
+        return Split(train=tensors, valid=(inputs[:256], target[:256]))
+
+    def loss(self, output: Any, target: Any) -> torch.Tensor:
+        return functional.cross_entropy(output, target)
+
+    def optimizer(self, parameters: Iterator[nn.Parameter], params: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {"SimpleCNN": SimpleCNN, "ResNet-18": ResNet18}
+
+
+class Check:
+    """The parts, on one device."""
+
+    def __init__(self, device: torch.device, *, quick: bool) -> None:
+        self.device, self.quick = device, quick
+        self.folders = (Path(tempfile.mkdtemp()) / str(number) for number in itertools.count())
+
+    def kit(self) -> None:
+        """Resuming, skipping and running out of memory, as on the CPU."""
+        settings = {"precision": "bf16", "deterministic": True, "epochs": 3, "n_samples": 512}
+        whole, first = self.training(**settings), self.training(Silent(pause_after=0), **settings)
+        whole.train()
+        try:
+            first.train()
+        except TrialReleased:
+            second = self.training(resume_dirs=(first.trial.checkpoint_dir,), **settings)
+        second.train()
+        pairs = zip(whole.model.parameters(), second.model.parameters(), strict=True)
+        emit("resume", difference=max(float((a - b).detach().abs().max()) for a, b in pairs))
+        torch.use_deterministic_algorithms(False)
+        self.overflow()
+        self.out_of_memory()
+
+    def overflow(self) -> None:
+        """One overflow: the weights stay, the scale halves."""
+        training = self.training(precision="fp16", n_samples=64)
+        before = [parameter.detach().clone() for parameter in training.model.parameters()]
+        inputs = torch.full((64, 3, 32, 32), 1e30, device=self.device)
+        _, result = training.train_step(
+            (inputs, torch.zeros(64, dtype=torch.long, device=self.device))
+        )
+        same = all(map(torch.equal, before, training.model.parameters()))
+        emit("overflow", stepped=result.stepped, scale=result.scale, weights_unchanged=same)
+
+    def out_of_memory(self) -> None:
+        """A model that cannot fit fails with its reason, and the next trial trains."""
+        if self.device.type != "cuda":
+            return
+        held = torch.cuda.memory_allocated()
+
+        class Huge(Pictures):
+            def step(self, forward: Any, batch: Any) -> torch.Tensor:
+                blocks = [torch.empty(2**33, device=batch[0].device) for _ in range(64)]
+                return super().step(forward, batch) * len(blocks)
+
+        try:
+            Huge()(self.trial(Silent(), (), n_samples=64))
+        except TrialFailed as failure:
+            emit("out of memory", reason=failure.reason, message=str(failure))
+        emit("memory after it", held_before=held, held_after=torch.cuda.memory_allocated())
+        self.training(epochs=1, n_samples=64).train()
+
+    def precision(self) -> None:
+        """Steps a second and memory of each precision."""
+        sizes = {"SimpleCNN": (64, 4096), "ResNet-18": (64, 1024)}
+        for net, batch_sizes in sizes.items():
+            for batch_size in (8,) if self.quick else batch_sizes:
+                for kind in KINDS:
+                    if self.device.type == "cuda" or kind != "fp16":
+                        emit(
+                            "precision",
+                            net=net,
+                            batch=batch_size,
+                            kind=kind,
+                            **self.figures(net, batch_size, kind),
+                        )
+
+    def figures(self, net: str, batch_size: int, kind: str) -> dict[str, float]:
+        """Figures of one net at one batch size."""
+        name, channels_last = KINDS[kind]
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        precision = Precision(name, self.device)
+        model = NETS[net]().to(self.device, memory_format=layout)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        inputs = torch.randn(batch_size, 3, 32, 32, device=self.device).contiguous(
+            memory_format=layout
+        )
+        target = torch.randint(10, (batch_size,), device=self.device)
+        forward = precision.forward(model)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            precision.backward(functional.cross_entropy(forward(inputs), target))
+            precision.step(optimizer, clip_norm=None)
+
+        seconds = self.seconds_of(step, n_steps=3 if self.quick else 50)
+        held, peak = self.memory(step)
+        return {
+            "steps_per_second": round(1 / seconds, 1),
+            "held_mb": held,
+            "activation_mb": peak - held,
+        }
+
+    def harness(self) -> None:
+        """An epoch of the kit beside a loop by hand, taken in turns."""
+        for net, batch_size in (("SimpleCNN", 64), ("ResNet-18", 256)):
+            n_samples = 64 if self.quick else batch_size * 40
+            training = self.training(
+                net=net, batch_size=batch_size, n_samples=n_samples, precision="bf16"
+            )
+            by_hand = self.loop_by_hand(net, batch_size, n_samples)
+            times = [
+                [self.seconds_of(run, 1) for run in (training.train_epoch, by_hand)]
+                for _ in range(2 if self.quick else 7)
+            ]
+            kit, hand = (statistics.median(column) for column in zip(*times, strict=True))
+            emit(
+                "harness",
+                net=net,
+                batch=batch_size,
+                kit_ms=kit * 1e3,
+                by_hand_ms=hand * 1e3,
+                ratio=kit / hand,
+            )
+
+    def loop_by_hand(self, net: str, batch_size: int, n_samples: int) -> Callable[[], None]:
+        """The shortest bf16 epoch that trains the same."""
+        model = NETS[net]().to(self.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        inputs = torch.randn(n_samples, 3, 32, 32, device=self.device)
+        target = torch.randint(10, (n_samples,), device=self.device)
+
+        def epoch() -> None:
+            for index in torch.randperm(n_samples, device=self.device).split(batch_size):
+                optimizer.zero_grad()
+                with torch.autocast(self.device.type, dtype=torch.bfloat16):
+                    output = model(inputs[index])
+                functional.cross_entropy(output.float(), target[index]).backward()
+                optimizer.step()
+
+        return epoch
+
+    def data(self) -> None:
+        """Resident tensors beside a DataLoader."""
+        for workers in (None, 0) if self.quick else (None, 0, 4):
+            training = self.training(n_samples=64 if self.quick else 20_000, loader_workers=workers)
+            seconds = self.seconds_of(training.train_epoch, 1)
+            emit("data", loader_workers=workers, epoch_seconds=round(seconds, 4))
+
+    def training(
+        self, link: Silent | None = None, resume_dirs: Any = (), **settings: Any
+    ) -> Training:
+        """A training of `Pictures` with these settings."""
+        return Training(Pictures(), self.trial(link or Silent(), resume_dirs, **settings))
+
+    def trial(self, link: Silent, resume_dirs: Any, **settings: Any) -> Trial:
+        """A trial without a service."""
+        defaults = {"net": "SimpleCNN", "loader_workers": None, "checkpoint_seconds": 1000}
+        return Trial(
+            link,
+            study="check",
+            number=0,
+            settings={**defaults, "allow_slow": True, **settings},
+            device=self.device.type,
+            checkpoint_dir=next(self.folders),
+            resume_dirs=resume_dirs,
+        )
+
+    def seconds_of(self, run: Callable[[], Any], n_steps: int) -> float:
+        """Seconds of one call, after a warm-up, the device's work included."""
+        for _ in range(max(1, n_steps // 5)):
+            run()
+        self.synchronize()
+        started_at = time.perf_counter()
+        for _ in range(n_steps):
+            run()
+        self.synchronize()
+        return (time.perf_counter() - started_at) / n_steps
+
+    def memory(self, step: Callable[[], None]) -> tuple[int, int]:
+        """MB held between two steps, and at the peak of one."""
+        if self.device.type != "cuda":
+            return 0, 0
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated() >> 20
+        step()
+        return held, torch.cuda.max_memory_allocated() >> 20
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def emit(part: str, **facts: Any) -> None:
+    """One line of output."""
+    sys.stdout.write(json.dumps({"part": part, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parts = ("kit", "precision", "harness", "data")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    check = Check(torch.device(arguments.device), quick=arguments.quick)
+    name = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
+    emit("device", name=name, torch=torch.__version__)
+    for part in arguments.parts:
+        getattr(check, part)()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Each sample once an epoch, in an order that depends on seed and epoch alone."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from hpo.training import Loader, Resident
+from hpo.training.batches import count_samples, map_tensors, move_batch, split_batch
+from hpo.training.data import Shuffle, source_of
+
+CPU = torch.device("cpu")
+SOURCES = {
+    "resident": lambda tensors: Resident(*tensors),
+    "loader": lambda tensors: Loader(TensorDataset(*tensors)),
+    "loader-2": lambda tensors: Loader(TensorDataset(*tensors), n_workers=2),
+}
+
+
+def numbered(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = torch.arange(n_samples)
+    return numbers.float(), numbers
+
+
+def read(source: Any, batch_size: int = 4, shuffle: Shuffle | None = None) -> list[int]:
+    return [int(n) for batch in source.batches(batch_size, CPU, shuffle) for n in batch[1]]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)])
+def test_every_sample_comes_once(kind: str, shuffle: Shuffle | None) -> None:
+    source = SOURCES[kind](numbered(11))
+    assert len(source) == 11
+    sizes = [count_samples(batch) for batch in source.batches(4, CPU, shuffle)]
+    assert sizes == [4, 4, 3]
+    order = read(source, shuffle=shuffle)
+    assert sorted(order) == list(range(11))
+    assert (order == list(range(11))) is (shuffle is None)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_order_is_a_function_of_seed_and_epoch(kind: str) -> None:
+    source = SOURCES[kind](numbered(50))
+    first = read(source, shuffle=Shuffle(seed=1, epoch=0))
+    torch.rand(5)
+    assert first == read(source, batch_size=7, shuffle=Shuffle(seed=1, epoch=0))
+    assert first == read(Resident(*numbered(50)), shuffle=Shuffle(seed=1, epoch=0))
+    assert first != read(source, shuffle=Shuffle(seed=1, epoch=1))
+    assert first != read(source, shuffle=Shuffle(seed=2, epoch=0))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_reading_draws_nothing_from_the_trial(kind: str) -> None:
+    source = SOURCES[kind](numbered(8))
+    before = torch.get_rng_state()
+    read(source, shuffle=Shuffle(seed=1, epoch=0))
+    read(source)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Handlers(Dataset[Any]):
+    """Tells how the process that reads it answers SIGTERM."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return index, int(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_loader_processes_alone_ignore_sigterm(n_workers: int) -> None:
+    assert read(Loader(Handlers(), n_workers=n_workers)) == [int(n_workers > 0)] * 2
+
+
+def test_resident_tensors_of_two_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[3, 4\]"):
+        Resident(torch.zeros(3), torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="autocast"):
+        Resident(torch.zeros(3, dtype=dtype))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize("data", [Stream(), [1, 2], "train", 3])
+def test_what_is_no_data_is_refused(data: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="map-style"):
+        source_of(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (torch.zeros(3), Resident),
+        (numbered(3), Resident),
+        (TensorDataset(*numbered(3)), Loader),
+        (Resident(*numbered(3)), Resident),
+    ],
+)
+def test_tensors_become_resident_and_datasets_loaded(data: Any, kind: type) -> None:
+    assert type(source_of(data)) is kind
+
+
+class Pair(NamedTuple):
+    inputs: torch.Tensor
+    target: torch.Tensor
+
+
+class Output(dict[str, Any]):
+    """Built by keywords, as the outputs of some model libraries are."""
+
+    def __init__(self, *, logits: torch.Tensor) -> None:
+        super().__init__(logits=logits)
+
+
+NESTINGS = [
+    torch.arange(7),
+    (torch.arange(7), torch.zeros(7, 2)),
+    [torch.arange(7), {"mask": torch.ones(7)}],
+    {"inputs": torch.arange(7), "name": "batch"},
+    Pair(torch.arange(7), torch.ones(7)),
+    Output(logits=torch.arange(7)),
+]
+
+
+@pytest.mark.parametrize("batch", NESTINGS, ids=lambda batch: type(batch).__name__)
+@pytest.mark.parametrize("micro_batch", [None, 1, 3, 7, 8])
+def test_batches_of_any_nesting_are_split_by_samples(batch: Any, micro_batch: int | None) -> None:
+    parts = list(split_batch(batch, micro_batch))
+    assert {type(part) for part in parts} == {type(batch)}
+    size = min(micro_batch or 7, 7)
+    assert [count_samples(part) for part in parts] == [size] * (7 // size) + [7 % size] * (
+        7 % size > 0
+    )
+
+
+@pytest.mark.parametrize("batch", NESTINGS, ids=lambda batch: type(batch).__name__)
+def test_a_nesting_keeps_its_shape(batch: Any) -> None:
+    moved = map_tensors(lambda tensor: tensor + 0, move_batch(batch, CPU))
+    assert type(moved) is type(batch)
+    assert str(moved) == str(batch)
+
+
+@pytest.mark.parametrize("batch", [(), {}, "text", None])
+def test_a_batch_without_a_tensor_has_no_size(batch: Any) -> None:
+    with pytest.raises(ValueError, match="tensor"):
+        count_samples(batch)
