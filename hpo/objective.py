@@ -51,6 +51,9 @@ class Descriptor:
 class Link(Protocol):
     """How a `Trial` reaches the service: over the worker's wire, or nowhere in a dry run."""
 
+    def start(self, resumed_from_step: int | None) -> None:
+        """Says from which step this attempt goes on; None for the beginning."""
+
     def suggest(self, name: str, parameter: Parameter) -> Choice:
         """The value of a parameter that the study does not declare."""
 
@@ -97,6 +100,7 @@ class Trial:
         self._link = link
         self._clock, self._started_at = clock, clock()
         self._decision = Decision(verdict=Verdict.CONTINUE)
+        self._has_started = False
         self.study, self.number, self.attempt = study, number, attempt
         self.params: dict[str, Any] = dict(params or {})
         self.settings = dict(settings or {})
@@ -131,6 +135,17 @@ class Trial:
             self.params[name] = self._link.suggest(name, parameter)
         return self.params[name]
 
+    def start(self, resumed_from_step: int | None) -> None:
+        """Says, before the first report, that this attempt goes on after `resumed_from_step`.
+
+        Measurements of earlier attempts beyond that step are set aside; None, which is also meant
+        when this is never called, sets all of them aside.
+        """
+        if self._has_started:
+            raise RuntimeError("start is called once, before the first report")
+        self._has_started = True
+        self._link.start(resumed_from_step)
+
     def report(self, value: float, step: int, **metrics: float) -> None:
         """Stores the objective's value after `step` (counted from 0) and asks for a verdict.
 
@@ -143,6 +158,7 @@ class Trial:
             elapsed_seconds=self._clock() - self._started_at,
             metrics={name: _number(name, metric) for name, metric in metrics.items()},
         )
+        self._has_started = True
         self._decide(self._link.report(measurement))
 
     def should_prune(self) -> bool:
@@ -167,7 +183,10 @@ class Trial:
         self._link.set_user_attr(key, value)
 
     def _decide(self, decision: Decision | None) -> None:
-        if decision is not None and decision.verdict is not Verdict.CONTINUE:
+        if decision is None or decision.verdict is Verdict.CONTINUE:
+            return
+        # A worker that drains asks for a pause; a trial that is told to end ends all the same.
+        if self._decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
             self._decision = decision
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 
 from hpo.cli.output import counts_line, duration, number, steps_done, why
 from hpo.cli.progress import Savings, Snapshot, StillRunning, follow, savings
 from hpo.cli.screens import BAR_WIDTH, bar, headline, picture, print_summary, savings_line, screen
+from hpo.cli.study_watch import watch_or_leave
 from hpo.errors import NotFound, Unavailable
 
 
@@ -54,12 +56,12 @@ def trial(**fields: Any) -> dict[str, Any]:
 class Scripted:
     """A client whose answers were written down beforehand; an exception is raised."""
 
-    def __init__(self, *studies: dict[str, Any] | Exception, trials: Any = ()) -> None:
+    def __init__(self, *studies: dict[str, Any] | BaseException, trials: Any = ()) -> None:
         self.answers, self.listed = iter(studies), list(trials)
 
     def study(self, name: str) -> dict[str, Any]:
         answer = next(self.answers)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -211,3 +213,11 @@ class TestScreens:
 )
 def test_small_words(show: Callable[[Any], str], value: Any, text: str) -> None:
     assert show(value) == text
+
+
+def test_ctrl_c_ends_the_watching_not_the_study(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = Scripted(study(), KeyboardInterrupt())
+    with pytest.raises(typer.Exit) as ended:
+        watch_or_leave(client, "digits")
+    assert ended.value.exit_code == 130
+    assert "hpo study watch digits" in capsys.readouterr().err

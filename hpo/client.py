@@ -1,0 +1,231 @@
+"""The Python client of the service, synchronous; scripts, the command line and workers share it.
+
+It repeats nothing by itself: whoever calls knows which request may be sent again. Answers are the
+API's documents as dicts, with non-finite values of trials turned back into floats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import httpx2
+
+from hpo.errors import HpoError, Unavailable
+from hpo.numbers import decode_number, strict
+
+PAGE_LIMIT = 500
+STUDY_PAGE_LIMIT = 50
+LOG_PAGE_LIMIT = 1000
+AWAY = frozenset({502, 503, 504})
+NO_CONTENT = 204
+
+Document = Mapping[str, Any]
+
+
+class ApiError(HpoError):
+    """The service refused a request."""
+
+    code: str  # type: ignore[misc]  # the class variable of the others: here each problem has its own
+
+    def __init__(self, status: int, problem: Document) -> None:
+        super().__init__(_message_of(status, problem))
+        self.status, self.problem = status, problem
+        self.code = str(problem.get("code", "error"))
+
+
+class Client:
+    """Speaks to the API at `url`. Safe to share between threads; use it as a context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 30.0,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, got {url!r}")
+        self.url = url.rstrip("/")
+        self._timeout_seconds = timeout_seconds
+        # A worker polls with one connection per slot, and reports beside it.
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=50)
+        self._http = httpx2.Client(timeout=timeout_seconds, limits=limits, transport=transport)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def create_study(self, document: Document) -> tuple[dict[str, Any], bool]:
+        """Creates a study; False when the same one existed already."""
+        response = self._send("POST", "/v1/studies", document)
+        return _read(response), response.status_code == httpx2.codes.CREATED
+
+    def study(self, name: str) -> dict[str, Any]:
+        """One study with its counts and best trial."""
+        return self._get(f"/v1/studies/{quote(name, safe='')}")
+
+    def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
+        """All studies, newest first, page by page."""
+        return self._pages("/v1/studies", {"limit": STUDY_PAGE_LIMIT, **query})
+
+    def best(self, name: str) -> dict[str, Any]:
+        """The best trial. Raises ApiError with code `no_completed_trial` when there is none."""
+        return self._get(f"/v1/studies/{quote(name, safe='')}/best")
+
+    def trials(
+        self, name: str, *, state: str | None = None, curves: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """All trials of a study by ascending number, page by page."""
+        query = {"limit": PAGE_LIMIT, "curves": str(curves).lower(), "state": state}
+        for trial in self._pages(f"/v1/studies/{quote(name, safe='')}/trials", query):
+            yield _decoded_trial(trial)
+
+    def trial(self, name: str, number: int) -> dict[str, Any]:
+        """One trial with its curve and attempts."""
+        return _decoded_trial(self._get(_trial_path(name, number)))
+
+    def log(self, name: str, number: int) -> Iterator[dict[str, Any]]:
+        """What a trial's attempts have written, chunk by chunk."""
+        return self._pages(f"{_trial_path(name, number)}/log", {"limit": LOG_PAGE_LIMIT})
+
+    def objectives(self) -> list[dict[str, Any]]:
+        """The objectives that registered workers offer."""
+        return list(self._get("/v1/objectives")["items"])
+
+    def workers(self) -> list[dict[str, Any]]:
+        """All registered workers."""
+        return list(self._get("/v1/workers")["items"])
+
+    def ready(self) -> None:
+        """Raises Unavailable when the service or its database is away or not in order."""
+        self._get("/readyz")
+
+    def register(self, document: Document) -> dict[str, Any]:
+        """Registers a worker process; the answer holds the heartbeat and lease times."""
+        return _read(self._send("POST", "/v1/workers", document))
+
+    def heartbeat(self, worker_id: str, tokens: Sequence[str]) -> dict[str, Any]:
+        """Renews the leases of `tokens`; the answer lists those that are lost."""
+        document = {"tokens": list(tokens)}
+        return _read(self._send("POST", f"/v1/workers/{worker_id}/heartbeat", document))
+
+    def claim(self, document: Document) -> dict[str, Any] | None:
+        """A trial under a lease; None when there was none within its `wait_seconds`."""
+        wait_seconds = float(document.get("wait_seconds", 0))
+        response = self._send("POST", "/v1/claims", document, wait_seconds=wait_seconds)
+        return None if response.status_code == NO_CONTENT else _read(response)
+
+    def post_trial(
+        self, study: str, number: int, verb: str, document: Document
+    ) -> dict[str, Any] | None:
+        """What a worker says of a trial it holds: start, suggest, report, complete, …, log."""
+        response = self._send("POST", f"{_trial_path(study, number)}/{verb}", document)
+        return None if response.status_code == NO_CONTENT else _read(response)
+
+    def _get(self, path: str, query: Document | None = None) -> dict[str, Any]:
+        return _read(self._send("GET", path, query=query))
+
+    def _pages(self, path: str, query: Document) -> Iterator[dict[str, Any]]:
+        asked = {key: value for key, value in query.items() if value is not None}
+        while True:
+            page = self._get(path, asked)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            asked["after"] = page["next"]
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        document: Document | None = None,
+        *,
+        query: Document | None = None,
+        wait_seconds: float = 0.0,
+    ) -> httpx2.Response:
+        try:
+            response = self._http.request(
+                method,
+                self.url + path,
+                content=None if document is None else _encoded(document),
+                headers=None if document is None else {"Content-Type": "application/json"},
+                params=query,
+                timeout=self._timeout_seconds + wait_seconds,
+            )
+        except httpx2.TransportError as error:
+            raise Unavailable(
+                f"no answer from {self.url} ({str(error) or type(error).__name__}); "
+                "start it with `hpo api` or `hpo up`, or give its address with --url",
+                url=self.url,
+            ) from error
+        if not response.is_success:
+            self._refuse(response)
+        return response
+
+    def _refuse(self, response: httpx2.Response) -> NoReturn:
+        problem = _problem_of(response)
+        if response.status_code in AWAY:
+            facts = {key: value for key, value in problem.items() if key not in ("url", "message")}
+            detail = _message_of(response.status_code, problem)
+            raise Unavailable(f"{self.url} is not ready: {detail}", url=self.url, **facts)
+        raise ApiError(response.status_code, problem)
+
+
+def _encoded(document: Document) -> bytes:
+    return json.dumps(strict(dict(document)), allow_nan=False).encode()
+
+
+def _read(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON object of an answer. Raises ApiError for anything else, such as a proxy's page."""
+    try:
+        document = json.loads(response.content, parse_constant=_refuse_constant)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        detail = f"{response.url} did not answer in JSON; is this the address of the hpo service?"
+        raise ApiError(response.status_code, {"code": "not_json", "detail": detail})
+    return document
+
+
+def _problem_of(response: httpx2.Response) -> Document:
+    try:
+        return _read(response)
+    except ApiError as error:
+        return error.problem
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _message_of(status: int, problem: Document) -> str:
+    detail = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
+    fields = [f"{found['field']}: {found['message']}" for found in problem.get("errors", ())]
+    return "\n".join([str(detail), *fields])
+
+
+def _trial_path(study: str, number: int) -> str:
+    return f"/v1/studies/{quote(study, safe='')}/trials/{number}"
+
+
+def _decoded_trial(trial: dict[str, Any]) -> dict[str, Any]:
+    _decode(trial, "value", "last_value")
+    for point in trial.get("curve", ()):
+        _decode(point, "value")
+        _decode(point.get("metrics", {}), *point.get("metrics", {}))
+    return trial
+
+
+def _decode(document: dict[str, Any], *keys: str) -> None:
+    for key in keys:
+        if document.get(key) is not None:
+            document[key] = decode_number(document[key])

@@ -1,0 +1,285 @@
+"""One attempt of one trial, seen from the worker: its child, its reports, its log, its outcome."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hpo.client import ApiError
+from hpo.trial import Reason, TrialState, Verdict
+from hpo.worker import checkpoints
+from hpo.worker.children import Child, Children
+from hpo.worker.claim import Claim
+from hpo.worker.describe import is_allowed
+from hpo.worker.devices import Slot
+from hpo.worker.logs import OutputLog
+from hpo.worker.options import WorkerOptions
+from hpo.worker.outbox import Abandoned, Document, Outbox
+from hpo.worker.outcome import (
+    RELEASE,
+    Outcome,
+    exit_outcome,
+    failure,
+    result_outcome,
+    settled_text,
+)
+from hpo.worker.wire import Message
+
+END_SECONDS = 2.0  # from SIGTERM to SIGKILL
+EXIT_SECONDS = 10.0  # for a child that has said how it ended: atexit functions of trackers
+
+logger = logging.getLogger(__name__)
+
+
+class TrialPoster(Protocol):
+    """The part of the client that an attempt uses."""
+
+    def post_trial(
+        self, study: str, number: int, verb: str, document: Mapping[str, Any]
+    ) -> Document | None:
+        """Says something of a trial. Raises Unavailable, or ApiError when it is refused."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """What all attempts of one worker share."""
+
+    options: WorkerOptions
+    client: TrialPoster
+    children: Children
+    n_threads: int
+
+
+class Attempt:
+    """Runs one claimed trial in a slot. Other threads may lose, pause or expire it meanwhile."""
+
+    def __init__(self, claim: Claim, slot: Slot, node: Node) -> None:
+        self.claim = claim
+        self._slot, self._node, self._options = slot, node, node.options
+        self._outbox = Outbox(self._post, self)
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._end_reason: str | None = None
+        self._is_lost = False
+        self._is_paused = False
+        self._has_started = False
+        self._user_attrs: dict[str, Any] = {}
+        self._last_step: int | None = None
+        self._outcome: Outcome | None = None
+        self._takers = {
+            "start": self._take_start,
+            "suggest": self._take_suggest,
+            "report": self._take_report,
+            "user_attr": self._take_user_attr,
+            "result": self._take_result,
+        }
+
+    def perform(self) -> None:
+        """Runs the child to its end and settles the trial. Raises ChildNotStarted."""
+        claim = self.claim
+        logger.info("%s: attempt %d on %s", claim.label, claim.attempt, self._slot.device)
+        outcome = self._refusal()
+        if outcome is None:
+            self._train()
+        else:
+            self._settle(outcome)
+            self._conclude()
+
+    def lose(self, why: str) -> None:
+        """The trial is no longer ours: ends the child and says nothing more."""
+        with self._lock:
+            self._is_lost = True
+        self._outbox.abandon()
+        self._end_child(why)
+
+    def pause(self) -> None:
+        """Asks the objective to write a checkpoint and give the trial back."""
+        with self._lock:
+            self._is_paused = True
+            child = self._child
+        if child is not None:
+            self._tell(child, "decision", verdict=Verdict.PAUSE, reason=Reason.PREEMPTED)
+
+    def expire(self) -> None:
+        """Ends a child that has not come to an end by itself; the trial is given back."""
+        self._end_child("the worker stops")
+
+    def give_up(self) -> None:
+        """Stops delivering: the API has not come back in time."""
+        self._outbox.abandon()
+
+    def release(self) -> None:
+        """Gives the trial back when nothing has come of the attempt."""
+        self._settle(RELEASE)
+        self._outbox.wait()
+
+    def on_verdict(self, step: int, answer: Mapping[str, Any]) -> None:
+        known = {name: answer.get(name) for name in ("verdict", "reason", "evidence")}
+        self._tell_child("decision", step=step, **known)
+
+    def on_refusal(self, step: int | None, error: ApiError) -> None:
+        if error.code == "step_reported":  # Optuna keeps the first value and warns as well
+            warning = f"step {step} has been reported with another value, which stands"
+            self._tell_child("decision", step=step, verdict=Verdict.CONTINUE, warning=warning)
+        else:
+            self._tell_child("refused", message=str(error))
+
+    def on_lost(self, error: ApiError) -> None:
+        self.lose(str(error))
+
+    def _refusal(self) -> Outcome | None:
+        """Why this worker cannot run the trial at all."""
+        module, allow = self.claim.module, self._options.allow
+        if not is_allowed(module, allow):
+            allowed = ", ".join(allow)
+            message = (
+                f"this worker does not allow the module {module!r}, only {allowed}; "
+                f"start it with --allow '{module}'"
+            )
+            return failure(Reason.OBJECTIVE_ERROR, message)
+        try:
+            checkpoints.make_attempt_folder(self._options.checkpoints, self.claim)
+        except OSError as error:
+            return failure(Reason.DEVICE_ERROR, f"no folder for checkpoints: {error}")
+        return None
+
+    def _train(self) -> None:
+        order = self._order()
+        child = self._node.children.start(self._slot.device)
+        output = OutputLog(child.output_fd, self._ship)
+        self._tell(child, "attempt", **order)
+        with self._lock:  # from here on others may speak to the child, after its order
+            self._child = child
+        if self._is_paused:
+            self.pause()
+        if self._end_reason is not None:
+            child.end(is_asked_first=False, grace_seconds=0)
+        self._listen(child)
+        exit_code = child.wait()
+        child.wire.close()
+        output.child_has_exited()
+        if self._outcome is None:
+            given_back = self._end_reason is not None
+            self._settle(RELEASE if given_back else exit_outcome(exit_code, output.tail))
+        self._conclude()
+        output.finish()
+
+    def _listen(self, child: Child) -> None:
+        try:
+            for message in child.wire:
+                self._takers[message.pop("type")](message)
+        except (ValueError, KeyError) as error:
+            logger.error("%s: the child broke the protocol: %s", self.claim.label, error)
+            child.end(is_asked_first=False, grace_seconds=0)
+
+    def _take_start(self, message: Message) -> None:
+        self._has_started = True
+        self._outbox.put("start", {"token": self.claim.token, **message})
+
+    def _take_suggest(self, message: Message) -> None:
+        try:
+            answer = self._outbox.call("suggest", {"token": self.claim.token, **message})
+        except ApiError as error:
+            self._tell_child("choice", refused=str(error))
+        except Abandoned:
+            return
+        else:
+            self._tell_child("choice", **(answer or {}))
+
+    def _take_report(self, message: Message) -> None:
+        self._start_from_the_beginning()
+        self._last_step = message["step"]
+        if self._outbox.is_stalled:  # no verdict will come soon: let the child train on
+            self._tell_child("later", step=message["step"])
+        self._outbox.put("report", {"token": self.claim.token, **message, **self._attrs()})
+
+    def _take_user_attr(self, message: Message) -> None:
+        self._user_attrs[message["key"]] = message["value"]
+
+    def _take_result(self, message: Message) -> None:
+        outcome = result_outcome(message)
+        # A child that is being ended may fail of that; the trial is given back all the same.
+        is_cut = self._end_reason is not None and outcome.verb == "fail"
+        self._settle(RELEASE if is_cut else outcome)
+        if self._child is not None:
+            self._child.end(is_asked_first=False, grace_seconds=EXIT_SECONDS)
+
+    def _start_from_the_beginning(self) -> None:
+        """What an objective means that never says from which step it goes on."""
+        if not self._has_started:
+            self._take_start({"resumed_from_step": None})
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+        if outcome.verb in ("complete", "prune"):
+            self._start_from_the_beginning()
+        attrs = {} if outcome.verb == "release" else self._attrs()
+        self._outbox.settle(outcome.verb, {"token": self.claim.token, **outcome.fields, **attrs})
+
+    def _attrs(self) -> dict[str, Any]:
+        attrs, self._user_attrs = self._user_attrs, {}
+        return {"user_attrs": attrs}
+
+    def _conclude(self) -> None:
+        """Awaits the answer to the outcome, and clears up behind a trial that has ended."""
+        settled = self._outbox.wait()
+        assert self._outcome is not None
+        if settled is None:
+            cause = self._end_reason or "its outcome could not be delivered"
+            logger.warning("%s: dropped: %s", self.claim.label, cause)
+            return
+        text = settled_text(self._outcome, settled, self._last_step)
+        logger.info("%s: %s", self.claim.label, text)
+        if not settled.get("awaiting_attempt") and TrialState(settled["state"]).is_finished:
+            checkpoints.remove_trial_folder(self._options.checkpoints, self.claim)
+
+    def _order(self) -> Message:
+        claim, options = self.claim, self._options
+        folder = checkpoints.make_attempt_folder(options.checkpoints, claim)
+        return {
+            "objective": claim.objective,
+            "study": claim.study,
+            "number": claim.number,
+            "attempt": claim.attempt,
+            "params": dict(claim.params),
+            "settings": {**claim.settings, **options.local_settings},
+            "seed": claim.seed,
+            "device": self._slot.kind,
+            "direction": claim.direction,
+            "checkpoint_dir": str(folder),
+            "resume_dirs": [
+                str(earlier) for earlier in checkpoints.earlier_folders(options.checkpoints, claim)
+            ],
+            "code": options.code_folder,
+            "threads": self._node.n_threads,
+        }
+
+    def _post(self, verb: str, document: Document) -> Document | None:
+        claim = self.claim
+        return self._node.client.post_trial(claim.study, claim.number, verb, document)
+
+    def _ship(self, chunks: Sequence[Document]) -> None:
+        self._post("log", {"token": self.claim.token, "chunks": list(chunks)})
+
+    def _tell_child(self, kind: str, **fields: Any) -> None:
+        with self._lock:
+            child = self._child
+        if child is not None:
+            self._tell(child, kind, **fields)
+
+    def _tell(self, child: Child, kind: str, **fields: Any) -> None:
+        try:
+            child.wire.send(kind, **fields)
+        except (OSError, ValueError):
+            logger.debug("%s: the child has gone", self.claim.label)
+
+    def _end_child(self, why: str) -> None:
+        with self._lock:
+            self._end_reason = self._end_reason or why
+            child = self._child
+        if child is not None and not child.ended.is_set():
+            logger.info("%s: ending the child: %s", self.claim.label, why)
+            child.end(is_asked_first=True, grace_seconds=END_SECONDS)

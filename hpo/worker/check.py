@@ -1,0 +1,221 @@
+"""`hpo objective check`: the first steps of an objective, in this process and without a service."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpo.objective import Descriptor, Trial, TrialPruned, descriptor_of, load_objective
+from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter
+from hpo.study import Direction
+from hpo.trial import Decision, Measurement, Verdict
+from hpo.worker.child import put_code_first
+from hpo.worker.endings import Ending, ending_of
+
+# An objective that does not hear the verdict is cut off after this many further reports.
+PATIENCE = 3
+REPORTS_NOTHING = "reported nothing: curves and pruning need trial.report(value, step)"
+NEVER_ASKS = "never asked trial.should_prune(): a pruner cannot save anything"
+GOES_ON = "went on after the verdict prune: raise hpo.TrialPruned when should_prune() says so"
+NOT_FINITE = "a value was not finite: such a trial cannot become the best"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckReport:
+    """What happened when an objective was called with drawn parameters."""
+
+    objective: str
+    descriptor: Descriptor | None
+    params: Mapping[str, Choice]
+    settings: Mapping[str, Any]
+    reports: tuple[Measurement, ...]
+    ending: Ending
+    seconds: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether a worker could run this objective."""
+        return self.ending.end != "failed"
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{name}={value}" for name, value in self.params.items())
+        lines = [f"{self.objective}: {params or 'no parameters'}"]
+        lines += [f"step {made.step}: {made.value:g}" for made in self.reports]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        lines += [self.ending.traceback.rstrip()] if self.ending.traceback else []
+        return "\n".join([*lines, f"{self._end_text()}, {self.seconds:.1f} s"])
+
+    def _end_text(self) -> str:
+        ending = self.ending
+        texts = {
+            "value": "returned nothing, the reports decide"
+            if ending.value is None
+            else f"returned {ending.value:g}",
+            "pruned": "stopped when it was told to prune",
+            "released": "gave its trial back",
+            "failed": f"failed: {ending.reason}: {ending.message}",
+        }
+        return texts[ending.end]
+
+
+def check_objective(
+    path: str,
+    *,
+    code: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    params: Mapping[str, Choice] | None = None,
+    seed: int = 0,
+    steps: int = 2,
+    device: str = "cpu",
+    clock: Callable[[], float] = time.monotonic,
+) -> CheckReport:
+    """Calls an objective and prunes it after `steps` reports; faults stand in the report."""
+    put_code_first(None if code is None else str(code.resolve()))
+    found: list[Descriptor | None] = [None]
+    link = DryLink(generator=random.Random(seed), given=params or {}, steps=steps)
+    trials: list[_WatchedTrial] = []
+
+    def call() -> Any:
+        objective = load_objective(path)
+        found[0] = descriptor_of(objective)
+        trials.append(_trial_for(link, found[0], path, settings or {}, seed, device, Path(folder)))
+        return objective(trials[0])
+
+    started_at = clock()
+    with tempfile.TemporaryDirectory(prefix="hpo-check-") as folder:
+        ending = ending_of(call)
+    return CheckReport(
+        objective=path,
+        descriptor=found[0],
+        params=trials[0].params if trials else {},
+        settings=trials[0].settings if trials else {},
+        reports=tuple(link.reports),
+        ending=ending,
+        seconds=clock() - started_at,
+        warnings=tuple(_warnings(link, trials[0], ending)) if trials else (),
+    )
+
+
+def draw(parameter: Parameter, generator: random.Random) -> Choice:
+    """A value of a parameter, uniform, or log-uniform where the parameter says so."""
+    return DRAWS[type(parameter)](parameter, generator)
+
+
+def _draw_float(parameter: FloatRange, generator: random.Random) -> float:
+    low, high = parameter.low, parameter.effective_high
+    if parameter.step is not None:
+        n_steps = round((high - low) / parameter.step)
+        return min(high, low + parameter.step * generator.randint(0, n_steps))
+    if parameter.log:
+        drawn = math.exp(generator.uniform(math.log(low), math.log(high)))
+        return min(high, max(low, drawn))  # exp(log(x)) may miss x by a bit
+    return generator.uniform(low, high)
+
+
+def _draw_int(parameter: IntRange, generator: random.Random) -> int:
+    low, high = parameter.low, parameter.effective_high
+    if parameter.log:
+        drawn = round(math.exp(generator.uniform(math.log(low - 0.5), math.log(high + 0.5))))
+        return min(high, max(low, drawn))
+    return generator.randrange(low, high + 1, parameter.step)
+
+
+def _draw_categorical(parameter: Categorical, generator: random.Random) -> Choice:
+    return generator.choice(parameter.choices)
+
+
+DRAWS: dict[type[Parameter], Callable[[Any, random.Random], Choice]] = {
+    FloatRange: _draw_float,
+    IntRange: _draw_int,
+    Categorical: _draw_categorical,
+}
+
+
+@dataclass(kw_only=True)
+class DryLink:
+    """Answers a trial as a service with a very strict pruner would."""
+
+    generator: random.Random
+    given: Mapping[str, Choice]
+    steps: int
+    reports: list[Measurement] = field(default_factory=list)
+
+    def start(self, resumed_from_step: int | None) -> None:
+        logger.info("starts after step %s", resumed_from_step)
+
+    def suggest(self, name: str, parameter: Parameter) -> Choice:
+        return self.given[name] if name in self.given else draw(parameter, self.generator)
+
+    def report(self, measurement: Measurement) -> Decision:
+        """Raises TrialPruned when the objective did not hear the verdict."""
+        self.reports.append(measurement)
+        if len(self.reports) >= self.steps + PATIENCE:
+            raise TrialPruned(GOES_ON)
+        verdict = Verdict.PRUNE if len(self.reports) >= self.steps else Verdict.CONTINUE
+        return Decision(verdict=verdict)
+
+    def late_decision(self) -> None:
+        return None
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        logger.info("user attribute %s: %r", key, value)
+
+
+class _WatchedTrial(Trial):
+    """Notes whether the objective ever asks."""
+
+    asks = False
+
+    def should_prune(self) -> bool:
+        self.asks = True
+        return super().should_prune()
+
+
+def _trial_for(
+    link: DryLink,
+    descriptor: Descriptor | None,
+    path: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    device: str,
+    folder: Path,
+) -> _WatchedTrial:
+    described = descriptor or Descriptor()
+    space = described.space
+    if space is not None and (unknown := link.given.keys() - space.keys()):
+        raise ValueError(
+            f"params: {', '.join(sorted(unknown))} not in the space; it has {', '.join(space)}"
+        )
+    return _WatchedTrial(
+        link,
+        study=path,
+        number=0,
+        params={name: link.suggest(name, parameter) for name, parameter in (space or {}).items()},
+        settings={**described.settings, **settings},
+        seed=seed,
+        device=device,
+        direction=described.direction or Direction.MINIMIZE,
+        checkpoint_dir=folder,
+    )
+
+
+def _warnings(link: DryLink, trial: _WatchedTrial, ending: Ending) -> list[str]:
+    values = [made.value for made in link.reports]
+    values += [ending.value] if ending.value is not None else []
+    facts = {
+        REPORTS_NOTHING: not link.reports,
+        NEVER_ASKS: bool(link.reports) and not trial.asks,
+        GOES_ON: len(link.reports) > link.steps,
+        NOT_FINITE: not all(map(math.isfinite, values)),
+    }
+    return [warning for warning, is_so in facts.items() if is_so]

@@ -1,0 +1,42 @@
+"""Where attempts keep their checkpoints: `<root>/<study uuid>/<trial number>/attempt-<K>/`.
+
+An attempt writes only to its own folder, so a child that outlived its lease cannot harm its
+successor; it reads those of the attempts before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from hpo.worker.claim import Claim
+
+PREFIX = "attempt-"
+
+
+def trial_folder(root: Path, claim: Claim) -> Path:
+    """The folder of all attempts of a trial."""
+    return root.resolve() / claim.study_uuid / str(claim.number)
+
+
+def make_attempt_folder(root: Path, claim: Claim) -> Path:
+    """Creates the folder that this attempt may write to. Raises OSError."""
+    folder = trial_folder(root, claim) / f"{PREFIX}{claim.attempt}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def earlier_folders(root: Path, claim: Claim) -> list[Path]:
+    """The folders of earlier attempts that this node can see, newest first."""
+    parent = trial_folder(root, claim)
+    candidates = (parent / f"{PREFIX}{attempt}" for attempt in range(claim.attempt - 1, 0, -1))
+    return [folder for folder in candidates if folder.is_dir()]
+
+
+def remove_trial_folder(root: Path, claim: Claim) -> None:
+    """Removes a settled trial's checkpoints, and the study's folder with its last trial."""
+    folder = trial_folder(root, claim)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # other trials are still there
+        folder.parent.rmdir()

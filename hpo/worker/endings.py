@@ -1,0 +1,138 @@
+"""How a call of an objective ends, in the words of the wire.
+
+Exceptions are told apart by the names of their classes: neither Optuna nor torch is imported here,
+and the user's objective may have brought its own.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hpo.trial import Reason
+
+MAX_MESSAGE = 2_000
+MAX_TRACEBACK = 20_000
+OUR_FOLDER = os.path.dirname(__file__)
+
+End = Literal["value", "pruned", "released", "failed"]
+
+REASONS_BY_CLASS = {
+    "OutOfMemoryError": Reason.OUT_OF_MEMORY,
+    "MemoryError": Reason.OUT_OF_MEMORY,
+    "AcceleratorError": Reason.DEVICE_ERROR,
+}
+# In this order: CUDA says both "CUDA error" and "out of memory" when memory runs out outside of
+# torch's allocator.
+REASONS_BY_TEXT = {
+    "CUDA out of memory": Reason.OUT_OF_MEMORY,
+    "CUDA error: out of memory": Reason.OUT_OF_MEMORY,
+    "CUDA error": Reason.DEVICE_ERROR,
+    "device-side assert": Reason.DEVICE_ERROR,
+    "cudaError": Reason.DEVICE_ERROR,
+    "CUBLAS_STATUS": Reason.DEVICE_ERROR,
+    "cuDNN error": Reason.DEVICE_ERROR,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """What an objective's call came to; `value` only for "value", the rest only for "failed"."""
+
+    end: End
+    value: float | None = None
+    reason: Reason | None = None
+    message: str = ""
+    traceback: str = ""
+
+
+def ending_of(call: Callable[[], Any]) -> Ending:
+    """Calls an objective and says how that ended; raises nothing."""
+    try:
+        return value_ending(call())
+    except BaseException as error:
+        return error_ending(error)
+
+
+def value_ending(value: object) -> Ending:
+    """A number, or None when the reports hold the value."""
+    if value is None:
+        return Ending(end="value")
+    number = as_number(value)
+    if number is None:
+        message = f"the objective returned {type(value).__name__}, not a number or None"
+        return Ending(end="failed", reason=Reason.INVALID_RESULT, message=message)
+    return Ending(end="value", value=number)
+
+
+def as_number(value: object) -> float | None:
+    """A float of a real number or of a 0-d array or tensor, else None."""
+    if isinstance(value, bool | str | bytes | bytearray):
+        return None
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if str(getattr(value, "dtype", "")).endswith("bool"):
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]  # 0-d arrays and tensors convert
+    except Exception:
+        return None
+
+
+def error_ending(error: BaseException) -> Ending:
+    """How an exception ends an attempt."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "TrialPruned" in names:
+        return Ending(end="pruned")
+    if "TrialReleased" in names:
+        return Ending(end="released")
+    return Ending(
+        end="failed",
+        reason=reason_of(error, names),
+        message=clean(message_of(error))[:MAX_MESSAGE],
+        traceback=clean(traceback_of(error))[-MAX_TRACEBACK:],
+    )
+
+
+def reason_of(error: BaseException, names: set[str]) -> Reason:
+    """The reason an exception stands for; an unknown one is the objective's own fault."""
+    if "TrialFailed" in names:
+        return _known_reason(getattr(error, "reason", None))
+    for name, reason in REASONS_BY_CLASS.items():
+        # A device-side assert and exhausted memory may come as the same class.
+        if name in names:
+            return reason
+    text = message_of(error)
+    matches = (reason for part, reason in REASONS_BY_TEXT.items() if part in text)
+    return next(matches, Reason.OBJECTIVE_ERROR)
+
+
+def message_of(error: BaseException) -> str:
+    """The last line of Python's own report: it copes with exceptions that cannot be printed."""
+    if isinstance(error, SystemExit):
+        return f"the objective called sys.exit({error.code!r})"
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def traceback_of(error: BaseException) -> str:
+    """Python's own report, from the user's first frame on."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 and every database can hold."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _known_reason(reason: object) -> Reason:
+    try:
+        return Reason(str(reason))
+    except ValueError:
+        return Reason.OBJECTIVE_ERROR

@@ -1,0 +1,74 @@
+"""From how a child ended to what the service is told."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpo.trial import Reason, TrialState
+
+VERBS = {"value": "complete", "pruned": "prune", "released": "release", "failed": "fail"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """A verb of the worker protocol with the members that belong to it."""
+
+    verb: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+RELEASE = Outcome(verb="release")
+
+
+def result_outcome(result: Mapping[str, Any]) -> Outcome:
+    """The outcome of a child that said how its objective ended."""
+    verb = VERBS[result["end"]]
+    names = {"complete": ("value",), "fail": ("reason", "message", "traceback")}.get(verb, ())
+    return Outcome(verb=verb, fields={name: result[name] for name in names})
+
+
+def failure(reason: Reason, message: str, traceback: str = "") -> Outcome:
+    """A failed attempt."""
+    return Outcome(
+        verb="fail", fields={"reason": reason, "message": message, "traceback": traceback}
+    )
+
+
+def exit_outcome(exit_code: int | None, tail: str) -> Outcome:
+    """The outcome of a child that ended without a word; `tail` holds its last lines."""
+    if exit_code is None:
+        return failure(Reason.LOST, "the process that starts children died, and the child with it")
+    message = f"the child {exit_text(exit_code)} before the objective had returned"
+    if tail:
+        message += f"; its last lines:\n{tail}"
+    return failure(Reason.OBJECTIVE_ERROR, message)
+
+
+def exit_text(exit_code: int) -> str:
+    """An exit code in words."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:  # real-time signals have no names
+        name = f"signal {-exit_code}"
+    hint = " (often the host ran out of memory)" if -exit_code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def settled_text(outcome: Outcome, settled: Mapping[str, Any], last_step: int | None) -> str:
+    """What became of an attempt, for the worker's own log."""
+    at = "" if last_step is None else f" at step {last_step}"
+    if settled.get("awaiting_attempt"):
+        cause = outcome.fields.get("reason", "released")
+        return f"{cause}{at}; another attempt will follow"
+    if settled.get("state") == TrialState.COMPLETE:
+        value = outcome.fields.get("value")
+        return "complete" if value is None else f"complete, value {value}"
+    first_line = str(outcome.fields.get("message", "")).partition("\n")[0]
+    state = str(settled.get("state", "settled")).lower()
+    reason = outcome.fields.get("reason")
+    return f"{state}{at}" + (f": {reason}: {first_line}" if reason else "")

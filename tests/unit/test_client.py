@@ -1,0 +1,207 @@
+"""The client against a transport that answers from a script."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from hpo.client import ApiError, Client
+from hpo.errors import Unavailable
+
+URL = "http://hpo.test:8080"
+Answerer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def client_for(answer: Answerer) -> Client:
+    return Client(URL, transport=httpx2.MockTransport(answer))
+
+
+def answering(document: Any, status: int = 200) -> Client:
+    return client_for(lambda _: httpx2.Response(status, json=document))
+
+
+class Pages:
+    """Serves items in pages of two and notes the queries."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.queries = items, []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.queries.append(dict(request.url.params))
+        after = int(request.url.params.get("after", 0))
+        following = after + 2 if after + 2 < len(self.items) else None
+        return httpx2.Response(
+            200, json={"items": self.items[after : after + 2], "next": following}
+        )
+
+
+def test_a_url_without_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="must begin with http://"):
+        Client("hpo.test:8080")
+
+
+@pytest.mark.parametrize(("status", "is_new"), [(201, True), (200, False)])
+def test_creating_a_study_tells_whether_it_is_new(status: int, is_new: bool) -> None:
+    with answering({"name": "digits"}, status) as client:
+        assert client.create_study({"name": "digits"}) == ({"name": "digits"}, is_new)
+
+
+def test_requests_are_strict_json() -> None:
+    bodies: list[Any] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        bodies.append(json.loads(request.content, parse_constant=pytest.fail))
+        assert request.headers["Content-Type"] == "application/json"
+        return httpx2.Response(200, json={})
+
+    with client_for(answer) as client:
+        client.post_trial("digits", 3, "report", {"value": math.nan, "metrics": {"a": math.inf}})
+    assert bodies == [{"value": "NaN", "metrics": {"a": "Infinity"}}]
+
+
+def test_answers_that_are_not_strict_json_are_refused() -> None:
+    client = client_for(lambda _: httpx2.Response(200, content=b'{"value": NaN}'))
+    with client, pytest.raises(ApiError) as caught:
+        client.study("digits")
+    assert caught.value.code == "not_json"
+
+
+def test_a_page_of_something_else_is_named() -> None:
+    client = client_for(lambda _: httpx2.Response(200, html="<h1>Welcome</h1>"))
+    with client, pytest.raises(ApiError, match="is this the address of the hpo service"):
+        client.workers()
+
+
+def test_all_pages_are_read_lazily() -> None:
+    pages = Pages([{"name": name} for name in "abcde"])
+    with client_for(pages) as client:
+        studies = client.studies(state="running")
+        assert next(studies) == {"name": "a"}
+        assert len(pages.queries) == 1
+        assert [study["name"] for study in studies] == list("bcde")
+    assert [query.get("after") for query in pages.queries] == [None, "2", "4"]
+    assert pages.queries[0] == {"limit": "50", "state": "running"}
+
+
+def test_trials_get_their_numbers_back() -> None:
+    trial = {
+        "number": 0,
+        "value": "NaN",
+        "last_value": "-Infinity",
+        "params": {"value": "NaN"},
+        "curve": [{"step": 0, "value": "Infinity", "metrics": {"loss": "NaN", "n": 1}}],
+    }
+    pages = Pages([trial])
+    with client_for(pages) as client:
+        (found,) = client.trials("digits", curves=True)
+    assert math.isnan(found["value"])
+    assert found["last_value"] == -math.inf
+    assert found["params"] == {"value": "NaN"}  # a choice of the user's
+    assert found["curve"][0]["value"] == math.inf
+    assert math.isnan(found["curve"][0]["metrics"]["loss"])
+    assert pages.queries == [{"limit": "500", "curves": "true"}]
+
+
+def test_names_are_escaped() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.url.raw_path == b"/v1/studies/a%2Fb%3F/best"
+        return httpx2.Response(200, json={"number": 1})
+
+    with client_for(answer) as client:
+        assert client.best("a/b?") == {"number": 1}
+
+
+def test_a_problem_becomes_an_error_with_its_facts() -> None:
+    problem = {
+        "title": "Invalid",
+        "status": 422,
+        "detail": "the study is not valid",
+        "code": "invalid",
+        "errors": [{"field": "space.lr.low", "message": "must be above 0"}],
+    }
+    with answering(problem, 422) as client, pytest.raises(ApiError) as caught:
+        client.create_study({})
+    assert caught.value.status == 422
+    assert caught.value.code == "invalid"
+    assert caught.value.problem == problem
+    assert str(caught.value) == "the study is not valid\nspace.lr.low: must be above 0"
+
+
+def test_an_error_without_problem_document_keeps_its_status() -> None:
+    client = client_for(lambda _: httpx2.Response(418, text="teapot"))
+    with client, pytest.raises(ApiError) as caught:
+        client.study("digits")
+    assert caught.value.status == 418
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_an_api_that_is_not_ready_is_unavailable(status: int) -> None:
+    problem = {"code": "unavailable", "detail": "the database does not answer", "message": "x"}
+    with answering(problem, status) as client, pytest.raises(Unavailable) as caught:
+        client.ready()
+    assert str(caught.value) == f"{URL} is not ready: the database does not answer"
+    assert caught.value.facts["url"] == URL
+
+
+@pytest.mark.parametrize(
+    "error",
+    [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), httpx2.RemoteProtocolError("")],
+)
+def test_an_api_that_does_not_answer_is_unavailable(error: Exception) -> None:
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        raise error
+
+    with client_for(answer) as client, pytest.raises(Unavailable) as caught:
+        client.objectives()
+    assert URL in str(caught.value)
+    assert "--url" in str(caught.value)
+
+
+def test_a_refused_connection_is_unavailable() -> None:
+    with Client("http://127.0.0.1:9") as client, pytest.raises(Unavailable, match="refused"):
+        client.ready()
+
+
+def test_a_poll_waits_longer_than_its_wait() -> None:
+    timeouts: list[float] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        timeouts.append(request.extensions["timeout"]["read"])
+        return httpx2.Response(204)
+
+    with Client(URL, timeout_seconds=3, transport=httpx2.MockTransport(answer)) as client:
+        assert client.claim({"wait_seconds": 20}) is None
+        assert client.post_trial("digits", 0, "start", {}) is None
+    assert timeouts == [23, 3]
+
+
+def test_the_worker_protocol_has_its_paths() -> None:
+    paths: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        paths.append(f"{request.method} {request.url.path}")
+        return httpx2.Response(200, json={"items": [], "next": None})
+
+    with client_for(answer) as client:
+        client.register({})
+        client.heartbeat("w1", ["t"])
+        client.claim({})
+        client.post_trial("digits", 4, "complete", {})
+        client.trial("digits", 4)
+        assert list(client.log("digits", 4)) == []
+        assert client.objectives() == client.workers() == []
+    assert paths == [
+        "POST /v1/workers",
+        "POST /v1/workers/w1/heartbeat",
+        "POST /v1/claims",
+        "POST /v1/studies/digits/trials/4/complete",
+        "GET /v1/studies/digits/trials/4",
+        "GET /v1/studies/digits/trials/4/log",
+        "GET /v1/objectives",
+        "GET /v1/workers",
+    ]

@@ -1,0 +1,250 @@
+"""The README is true: its commands parse, its requests are answered, its programs run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+from fastapi.testclient import TestClient
+
+from api.app import create_app
+from hpo.cli import app
+from hpo.cli.documents import parse_document
+from hpo.objective import descriptor_of
+from hpo.search import PRUNERS, SAMPLERS
+from hpo.space import space_to_json
+from hpo.version import PROTOCOL_VERSION, __version__
+from objectives.synthetic import quadratic
+from storage.store import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MARKDOWN = sorted(ROOT.glob("*.md"))
+OTHERS = {"source", "docker", "echo"}  # what belongs to the shell or to an engine
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def command_lines() -> list[list[str]]:
+    """The words of every line in the README's bash blocks."""
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+COMMAND_LINES = command_lines()
+
+
+def lines_of(program: str) -> list[Any]:
+    """The README's uses of one program, as test parameters with readable names."""
+    found = [words for words in COMMAND_LINES if words[0] == program]
+    assert found
+    return [pytest.param(words, id=" ".join(words)[:60]) for words in found]
+
+
+def test_every_program_in_the_readme_is_looked_at_below() -> None:
+    assert {words[0] for words in COMMAND_LINES} - OTHERS == {"hpo", "curl", "make", "pip"}
+
+
+@pytest.mark.parametrize("words", lines_of("hpo"))
+def test_hpo_commands_parse(
+    words: list[str],
+    parse_command: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "my_project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert parse_command(words) is not None
+
+
+@pytest.mark.parametrize("words", lines_of("make"))
+def test_make_targets_exist(words: list[str]) -> None:
+    subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("words", lines_of("pip"))
+def test_pip_lines_name_extras_and_files_that_exist(words: list[str]) -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for word in words[2:]:
+        for extra in re.findall(r"\[(.*)\]", word):
+            assert all(re.search(rf"^{name} = \[", project, re.M) for name in extra.split(","))
+        assert not word.endswith(".txt") or (ROOT / word).is_file()
+
+
+class Request(NamedTuple):
+    """A curl line as a request."""
+
+    method: str
+    path: str
+    body: Any
+
+
+def request_of(words: list[str]) -> Request:
+    """Reads `curl -sf URL [--json BODY]`."""
+    assert words[:2] == ["curl", "-sf"]
+    url, *rest = words[2:]
+    assert url.startswith("localhost:8080/")
+    assert not rest or rest[0] == "--json"
+    body = json.loads(rest[1]) if rest else None
+    return Request("POST" if rest else "GET", url.removeprefix("localhost:8080"), body)
+
+
+@pytest.fixture
+def client(sqlite_url: str) -> Iterator[TestClient]:
+    """The API with one worker that offers the built-in bowl."""
+    descriptor = descriptor_of(quadratic)
+    assert descriptor is not None
+    assert descriptor.space is not None
+    offer = {
+        "objective": "objectives.synthetic:quadratic",
+        "summary": descriptor.summary,
+        "direction": descriptor.direction,
+        "metric": descriptor.metric,
+        "max_steps": descriptor.max_steps,
+        "space": space_to_json(descriptor.space),
+        "settings": dict(descriptor.settings),
+    }
+    worker = {
+        "id": str(uuid.uuid4()),
+        "name": "node:1",
+        "version": __version__,
+        "protocol": PROTOCOL_VERSION,
+        "slots": 1,
+        "devices": ["cpu"],
+        "allow": ["objectives.*"],
+        "objectives": [offer],
+    }
+    store = open_store(sqlite_url)
+    store.prepare()
+    with TestClient(create_app(store)) as found:
+        assert found.post("/v1/workers", json=worker).status_code == 200
+        yield found
+
+
+def test_the_five_curl_lines_are_answered(client: TestClient) -> None:
+    requests = [request_of(words) for words in COMMAND_LINES if words[0] == "curl"]
+    assert len(requests) == 5
+    answers = [client.request(r.method, r.path, json=r.body) for r in requests]
+    # No trial has completed here, so there is no best one yet.
+    assert [answer.status_code for answer in answers] == [200, 201, 200, 200, 404]
+    assert answers[-1].json()["code"] == "no_completed_trial"
+
+
+def test_the_study_document_is_accepted_as_it_stands(client: TestClient) -> None:
+    (text,) = blocks("yaml")
+    document = parse_document(text, source="README.md")
+    answer = client.post("/v1/studies", json=document)
+    assert answer.status_code == 201, answer.text
+    shown = answer.json()
+    for field in ("space", "settings", "sampler", "pruner", "seed", "metric", "max_attempts"):
+        assert field in document
+        assert (
+            not (document[field].keys() - shown[field].keys())
+            if isinstance(document[field], dict)
+            else shown[field] == document[field]
+        )
+
+
+def test_samplers_and_pruners_are_the_ones_that_exist() -> None:
+    paragraph = README[README.index("Samplers: ") : README.index("Their options have")]
+    samplers, pruners = paragraph.split("Pruners: ")
+    assert re.findall(r"`(\w+)`", samplers) == list(SAMPLERS)
+    assert re.findall(r"`(\w+)`", pruners) == list(PRUNERS)
+
+
+class TestSettings:
+    ROWS = re.findall(r"^\| `(HPO_\w+)` \| `(--[\w-]+)` \| (.*?) \|", README, flags=re.MULTILINE)
+
+    def test_the_table_is_what_the_command_line_reads(self) -> None:
+        listed = {(variable, option) for variable, option, _ in self.ROWS}
+        assert listed == {(variable, option) for variable, option, _ in envvars()}
+
+    def test_each_variable_is_listed_with_its_commands(self) -> None:
+        for variable, _, commands in self.ROWS:
+            named = re.findall(r"`([\w ]+)`", commands)
+            for _, _, command in filter(lambda row: row[0] == variable, envvars()):
+                assert any(command.startswith(name) for name in named), (variable, command)
+
+    def test_no_other_variable_is_read_anywhere(self) -> None:
+        sources = [
+            path.read_text(encoding="utf-8")
+            for room in ("hpo", "storage", "api", "objectives")
+            for path in (ROOT / room).rglob("*.py")
+        ]
+        read = {name for source in sources for name in re.findall(r"\bHPO_[A-Z_]*[A-Z]", source)}
+        assert read == {variable for variable, _, _ in self.ROWS}
+
+
+def envvars(group: Any = None, words: str = "") -> Iterator[tuple[str, str, str]]:
+    """(variable, option, command) of every option that the environment may set."""
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        path = f"{words} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from envvars(command, path)
+            continue
+        for option in command.params:
+            if option.envvar:
+                yield option.envvar, option.opts[0], path
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    anchors = {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in anchors
+        elif not target.startswith("https://"):
+            assert (path.parent / target).exists(), target
+
+
+class TestPrograms:
+    """The README's Python blocks, in order: a function, an Optuna objective, a net, a reader."""
+
+    @pytest.mark.parametrize(
+        ("index", "name"), [(0, "train"), (1, "optuna_objective"), (2, "sine")]
+    )
+    def test_objectives_run(
+        self, index: int, name: str, tmp_path: Path, hpo_command: Callable[..., Any]
+    ) -> None:
+        module = f"readme_block_{index}"
+        (tmp_path / f"{module}.py").write_text(blocks("python")[index], encoding="utf-8")
+        words = ["objective", "check", f"{module}:{name}", "--code", str(tmp_path)]
+        answer = hpo_command(*words)
+        assert answer.code == 0, answer
+        assert "step 1" in answer.out
+
+    def test_plain_optuna_reads_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "hpo-data").mkdir()
+        store = open_store(f"sqlite:///{tmp_path}/hpo-data/hpo.db")
+        store.prepare()
+        store.close()
+        fill = (
+            "import optuna\n"
+            "study = optuna.create_study(study_name='digits', storage='sqlite:///hpo-data/hpo.db')\n"
+            "study.optimize(lambda trial: trial.suggest_float('x', 2, 2), n_trials=1)\n"
+        )
+        code = f"{fill}\n{blocks('python')[3]}"
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "{'x': 2.0} 2.0\n"

@@ -1,0 +1,79 @@
+"""What happens before the first trial: preloads, and the child that describes the node."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+import pytest
+
+from hpo.worker import probe
+from hpo.worker.children import child_environment
+from hpo.worker.devices import Slot
+from hpo.worker.forkserver import disown_finalizers, preload
+from hpo.worker.options import WorkerOptions
+
+OPTIONS = WorkerOptions(url="http://127.0.0.1:8080")
+SLOTS = [Slot(index=0, device="GPU-a")]
+
+
+class FakeChildren:
+    """Notes whether forks were given up."""
+
+    spawns = False
+
+    def use_spawn(self) -> None:
+        self.spawns = True
+
+
+def describe(
+    answers: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[dict[str, Any]], FakeChildren]:
+    children = FakeChildren()
+    monkeypatch.setattr(probe, "_ask", lambda *_: answers.pop(0))
+    return probe.describe_node(OPTIONS, SLOTS, children), children  # type: ignore[arg-type]  # a double
+
+
+def test_a_failed_preload_is_told_and_does_not_stop_the_others() -> None:
+    failed = preload(["json.tool", "no_such_module"])
+    assert failed == {"no_such_module": "ModuleNotFoundError: No module named 'no_such_module'"}
+
+
+def test_cuda_that_fails_in_forks_makes_children_start_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [{"device_fault": "RuntimeError: bad fork"}, {"objectives": [{"objective": "a:b"}]}]
+    objectives, children = describe(answers, monkeypatch)
+    assert children.spawns
+    assert objectives == [{"objective": "a:b"}]
+    assert "CUDA does not work in a fork (RuntimeError: bad fork)" in caplog.text
+
+
+def test_a_node_that_works_keeps_its_forks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    _, children = describe([{"objectives": [], "device_fault": None}], monkeypatch)
+    assert not children.spawns
+    assert "none with a descriptor" in caplog.text
+
+
+def test_children_inherit_what_torch_reads_at_its_import() -> None:
+    environment = child_environment({"PATH": "/bin", "OMP_NUM_THREADS": "64"}, 3)
+    assert environment == {
+        "PATH": "/bin",
+        "OMP_NUM_THREADS": "3",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "PYTHONSAFEPATH": "1",
+    }
+
+
+def test_finalizers_of_preloads_are_left_to_the_server() -> None:
+    before = {finalizer: finalizer.atexit for finalizer in list(weakref.finalize._registry)}  # type: ignore[attr-defined]  # as the code under test
+    finalizer = weakref.finalize(OPTIONS.__class__, print)
+    disown_finalizers()
+    assert finalizer.atexit is False
+    finalizer.detach()
+    for other, is_at_exit in before.items():
+        other.atexit = is_at_exit
