@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from api import claims, health, objectives, studies, trials, workers
 from api.dashboard import Dashboard, no_route
+from api.docs import add_docs
 from api.doorbell import Doorbell
 from api.errors import Problem, add_error_handlers
 from api.gate import Gate
@@ -77,6 +78,7 @@ def create_app(
         description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
         # /dashboard/ must not be sent to and fro between us and the dashboard.
         redirect_slashes=False,
@@ -85,6 +87,7 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     app.include_router(health.router)
+    add_docs(app)
     app.router.default = no_route(dashboard)
     app.add_middleware(Gate)
     add_error_handlers(app)

@@ -35,6 +35,8 @@ SUBJECT = re.compile(r"(low|high|step|log|choices)\b")
 
 
 class _ParameterBody(Body):
+    """`effective_high` stands in replies; it may come back, so that a reply can be sent again."""
+
     @abstractmethod
     def to_parameter(self) -> Parameter:
         """The parameter. Raises ValueError for a range that is not one."""
@@ -46,7 +48,17 @@ class _ParameterBody(Body):
         except ValueError as error:
             subject = SUBJECT.match(str(error))
             located(iter([((subject[0],) if subject else (), str(error))]))
+        self._check_reach()
         return self
+
+    def _check_reach(self) -> None:
+        """Refuses an `effective_high` that is not the one of this range."""
+        said, parameter = getattr(self, "effective_high", None), self.to_parameter()
+        if said is None or isinstance(parameter, Categorical):
+            return
+        if said != parameter.effective_high:
+            sentence = f"follows from low, high and step: {parameter.effective_high}, got {said}"
+            located(iter([(("effective_high",), f"{sentence}; leave it out")]))
 
 
 class FloatBody(_ParameterBody):
@@ -57,6 +69,7 @@ class FloatBody(_ParameterBody):
     high: Finite
     log: Bool = False
     step: Finite | None = None
+    effective_high: Finite | None = None
 
     def to_parameter(self) -> FloatRange:
         return FloatRange(low=self.low, high=self.high, log=self.log, step=self.step)
@@ -70,6 +83,7 @@ class IntBody(_ParameterBody):
     high: WholeNumber
     log: Bool = False
     step: WholeNumber = 1
+    effective_high: WholeNumber | None = None
 
     def to_parameter(self) -> IntRange:
         return IntRange(low=self.low, high=self.high, log=self.log, step=self.step)

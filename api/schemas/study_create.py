@@ -243,7 +243,7 @@ def _with_stand_ins(document: Mapping[str, Any], faults: list[Fault]) -> dict[st
 
 def _with_spelling(fault: Fault) -> Fault:
     """Names the field that an unknown one was probably meant to be."""
-    if fault.field in StudyCreate.model_fields or "not known here" not in fault.message:
+    if "." in fault.field or "not known here" not in fault.message:
         return fault
     near = difflib.get_close_matches(fault.field, StudyCreate.model_fields, n=1)
     hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(StudyCreate.model_fields)}"
