@@ -6,8 +6,9 @@ import importlib
 import math
 import numbers
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -230,6 +231,11 @@ def load_objective(path: str) -> Objective:
     if not callable(found):
         raise TypeError(f"{path} is not callable")
     return found  # type: ignore[no-any-return]  # user code is not typed here
+
+
+def is_allowed(module: str, patterns: Iterable[str]) -> bool:
+    """Whether a worker with these `--allow` patterns runs objectives of a module."""
+    return any(fnmatchcase(module, pattern) for pattern in patterns)
 
 
 def descriptor_of(candidate: object) -> Descriptor | None:

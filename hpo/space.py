@@ -16,6 +16,8 @@ Choice: TypeAlias = bool | int | float | str | None
 Space: TypeAlias = Mapping[str, "Parameter"]
 
 MAX_CHOICES = 1000
+# Beyond it, neighbouring steps are the same float.
+MAX_STEPS = 1e15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +36,8 @@ class FloatRange:
                 raise ValueError(f"step must be a finite number above 0, got {self.step}")
             if self.log:
                 raise ValueError("log and step exclude each other; drop one of them")
+            if (self.high - self.low) / self.step > MAX_STEPS:
+                raise ValueError(f"step must fit at most {MAX_STEPS:.0e} times, got {self.step}")
 
     @property
     def effective_high(self) -> float:
@@ -141,8 +145,15 @@ def space_from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, Para
     return space
 
 
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
 def _check_range(low: float, high: float, *, log: bool) -> None:
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not (_is_finite(low) and _is_finite(high)):
         raise ValueError(f"low and high must be finite, got {low} and {high}")
     if low > high:
         raise ValueError(f"low must not be above high, got {low} and {high}")

@@ -2,9 +2,8 @@
 
 Two short transactions around the sampling, which may take 100 ms and more. The first locks
 Optuna's `studies` row (as Optuna does when it numbers a trial), so the budget is exact with any
-number of claimants; it takes an expired lease that was never handed over, a trial that waits for
-its next attempt, a WAITING trial, or a new number, in this order. The second writes the parameters
-if the lease is still held. A claim carries a key of its own: repeated, it gets the same trial.
+number of claimants, and picks a trial (`storage.picking`). The second writes the parameters if
+the lease is still held. A claim carries a key of its own: repeated, it gets the same trial.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from hpo.errors import HpoError
+from hpo.objective import is_allowed
 from hpo.seeds import trial_seed
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Reason
@@ -28,6 +28,7 @@ from storage import tables as t
 from storage.ending import fail_study
 from storage.engine import Database, db_now, naive_utc
 from storage.params import params_of
+from storage.picking import pick
 from storage.records import Claimed, ClaimRequest
 from storage.search import Sampled, Search
 from storage.studies import definition_of
@@ -90,41 +91,41 @@ class Claims:
         ).one()
         if study.state != StudyState.RUNNING:
             return None
-        retaken = _expired_sampling(connection, study)
-        if retaken is None and not _has_room(connection, study):
+        picked = pick(connection, study)
+        if picked is None:
             return None
-        found = retaken or _awaiting(connection, study) or _counted_trial(connection, study)
-        if found is None:
-            return None
-        number, trial_id, attempt, phase = found
-        token = secrets.token_hex(16)
+        taken = _Taken(
+            study=study,
+            definition=definition_of(study),
+            number=picked.number,
+            trial_id=picked.trial_id,
+            attempt=picked.attempt,
+            token=secrets.token_hex(16),
+            phase=picked.phase,
+        )
+        self._insert_lease(connection, taken, request)
+        if taken.phase == leases.RUNNING:
+            _begin_attempt(connection, taken, request)
+        return taken
+
+    def _insert_lease(
+        self, connection: sa.Connection, taken: _Taken, request: ClaimRequest
+    ) -> None:
         connection.execute(
             t.hpo_lease.insert().values(
-                study_uuid=study.uuid,
-                number=number,
-                trial_id=trial_id,
-                attempt=attempt,
-                token=token,
+                study_uuid=taken.study.uuid,
+                number=taken.number,
+                trial_id=taken.trial_id,
+                attempt=taken.attempt,
+                token=taken.token,
                 claim_key=request.claim_key,
-                phase=phase,
+                phase=taken.phase,
                 worker_id=str(request.worker_id),
                 device=request.device,
                 acquired_at=db_now(),
                 acquired_until=db_now(self._lease_seconds),
             )
         )
-        taken = _Taken(
-            study=study,
-            definition=definition_of(study),
-            number=number,
-            trial_id=trial_id,
-            attempt=attempt,
-            token=token,
-            phase=phase,
-        )
-        if phase == leases.RUNNING:
-            _begin_attempt(connection, taken, request)
-        return taken
 
     def _sample(self, taken: _Taken, request: ClaimRequest) -> bool:
         """Whether the trial was handed over; not when its lease ran out meanwhile."""
@@ -221,7 +222,7 @@ def _candidates(connection: sa.Connection, request: ClaimRequest) -> Sequence[in
     return [
         row.study_id
         for row in rows
-        if workers.allows(allow, row.definition["objective"].partition(":")[0])
+        if is_allowed(row.definition["objective"].partition(":")[0], allow)
     ]
 
 
@@ -236,101 +237,6 @@ def _was_never_handed_over() -> sa.ColumnElement[bool]:
     mine = lease.study_uuid == t.hpo_study.c.uuid
     expired = lease.acquired_until < db_now()
     return sa.exists().where(mine, lease.phase == leases.SAMPLING, expired)
-
-
-def _has_room(connection: sa.Connection, study: sa.Row[Any]) -> bool:
-    if study.max_parallel_trials is None:
-        return True
-    count = sa.select(sa.func.count()).where(t.hpo_lease.c.study_uuid == study.uuid)
-    return bool(connection.execute(count).scalar_one() < study.max_parallel_trials)
-
-
-def _expired_sampling(
-    connection: sa.Connection, study: sa.Row[Any]
-) -> tuple[int, int, int, str] | None:
-    """A trial whose claimant died before it got the parameters: no attempt has begun."""
-    lease = t.hpo_lease.c
-    expired = (
-        sa.select(lease.number)
-        .where(lease.study_uuid == study.uuid, lease.phase == leases.SAMPLING)
-        .where(lease.acquired_until < db_now())
-        .order_by(lease.number)
-        .limit(1)
-        .scalar_subquery()
-    )
-    row = connection.execute(
-        t.hpo_lease.delete()
-        .where(lease.study_uuid == study.uuid, lease.number == expired)
-        .returning(lease.number, lease.trial_id, lease.attempt)
-    ).one_or_none()
-    return None if row is None else (row.number, row.trial_id, row.attempt, leases.SAMPLING)
-
-
-def _awaiting(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int, int, str] | None:
-    """A trial whose last attempt was cut off and whose pause is over."""
-    trial = t.hpo_trial.c
-    due = (
-        sa.select(trial.number)
-        .where(trial.study_uuid == study.uuid, trial.next_attempt_at <= db_now())
-        .order_by(trial.number)
-        .limit(1)
-        .scalar_subquery()
-    )
-    row = connection.execute(
-        t.hpo_trial.update()
-        .where(trial.study_uuid == study.uuid, trial.number == due)
-        .values(next_attempt_at=None, n_attempts=trial.n_attempts + 1, reason=None, message="")
-        .returning(trial.number, trial.trial_id, trial.n_attempts)
-    ).one_or_none()
-    return None if row is None else (row.number, row.trial_id, row.n_attempts, leases.RUNNING)
-
-
-def _counted_trial(
-    connection: sa.Connection, study: sa.Row[Any]
-) -> tuple[int, int, int, str] | None:
-    """A WAITING trial or a new number, if the budget has room for one more."""
-    if study.n_started >= study.n_trials:
-        return None
-    number, trial_id = _waiting(connection, study) or _new_number(connection, study)
-    connection.execute(
-        t.hpo_study.update()
-        .where(t.hpo_study.c.id == study.id)
-        .values(n_started=t.hpo_study.c.n_started + 1)
-    )
-    connection.execute(
-        t.hpo_trial.insert().values(
-            study_uuid=study.uuid, number=number, trial_id=trial_id, n_attempts=0, message=""
-        )
-    )
-    return number, trial_id, 1, leases.SAMPLING
-
-
-def _waiting(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int] | None:
-    """A trial that another Optuna program has enqueued: the state is tested in the UPDATE."""
-    trial = t.trials.c
-    first = (
-        sa.select(sa.func.min(trial.trial_id))
-        .where(trial.study_id == study.study_id, trial.state == "WAITING")
-        .scalar_subquery()
-    )
-    row = connection.execute(
-        t.trials.update()
-        .where(trial.trial_id == first, trial.state == "WAITING")
-        .values(state="RUNNING", datetime_start=naive_utc())
-        .returning(trial.number, trial.trial_id)
-    ).one_or_none()
-    return None if row is None else (row.number, row.trial_id)
-
-
-def _new_number(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int]:
-    trial = t.trials.c
-    last = sa.select(sa.func.max(trial.number)).where(trial.study_id == study.study_id)
-    highest = connection.execute(last).scalar_one()
-    number = 0 if highest is None else highest + 1
-    insert = t.trials.insert().values(
-        number=number, study_id=study.study_id, state="RUNNING", datetime_start=naive_utc()
-    )
-    return number, connection.execute(insert.returning(trial.trial_id)).scalar_one()
 
 
 def _begin_attempt(connection: sa.Connection, taken: _Taken, request: ClaimRequest) -> None:

@@ -68,45 +68,39 @@ class Trials:
 def _rows(
     connection: sa.Connection, study: sa.Row[Any], condition: sa.ColumnElement[bool], limit: int
 ) -> Sequence[Any]:
-    trial, value = t.trials.c, t.trial_values.c
-    ours, attempt = t.hpo_trial.c, t.hpo_attempt.c
-    joined = (
-        t.trials.outerjoin(
-            t.trial_values, sa.and_(value.trial_id == trial.trial_id, value.objective == 0)
-        )
-        .outerjoin(t.hpo_trial, sa.and_(ours.study_uuid == study.uuid, ours.number == trial.number))
-        .outerjoin(
-            t.hpo_attempt,
-            sa.and_(
-                attempt.study_uuid == study.uuid,
-                attempt.number == trial.number,
-                attempt.attempt == ours.n_attempts,
-            ),
-        )
-    )
+    trial, ours, attempt = t.trials.c, t.hpo_trial.c, t.hpo_attempt.c
     select = (
         sa.select(
-            trial.trial_id,
-            trial.number,
-            trial.state,
-            trial.datetime_start,
-            trial.datetime_complete,
-            value.value,
-            value.value_type,
-            ours.n_attempts,
-            ours.next_attempt_at,
-            ours.told,
-            ours.reason,
-            ours.message,
-            attempt.worker_name,
-            attempt.device,
+            *(trial.trial_id, trial.number, trial.state),
+            *(trial.datetime_start, trial.datetime_complete),
+            *(t.trial_values.c.value, t.trial_values.c.value_type),
+            *(ours.n_attempts, ours.next_attempt_at, ours.told, ours.reason, ours.message),
+            *(attempt.worker_name, attempt.device),
         )
-        .select_from(joined)
+        .select_from(_with_last_attempt(study))
         .where(trial.study_id == study.study_id, condition)
         .order_by(trial.number)
         .limit(limit)
     )
     return connection.execute(select).all()
+
+
+def _with_last_attempt(study: sa.Row[Any]) -> sa.FromClause:
+    """Optuna's trials beside what we know of them; foreign trials have nothing there."""
+    trial, value = t.trials.c, t.trial_values.c
+    ours, attempt = t.hpo_trial.c, t.hpo_attempt.c
+    is_value = sa.and_(value.trial_id == trial.trial_id, value.objective == 0)
+    is_ours = sa.and_(ours.study_uuid == study.uuid, ours.number == trial.number)
+    is_last = sa.and_(
+        attempt.study_uuid == study.uuid,
+        attempt.number == trial.number,
+        attempt.attempt == ours.n_attempts,
+    )
+    return (
+        t.trials.outerjoin(t.trial_values, is_value)
+        .outerjoin(t.hpo_trial, is_ours)
+        .outerjoin(t.hpo_attempt, is_last)
+    )
 
 
 def _records(

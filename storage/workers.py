@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import NotFound
-from hpo.objective import Descriptor
+from hpo.objective import Descriptor, is_allowed
 from storage import tables as t
 from storage.documents import descriptor_from_json, descriptor_to_json
 from storage.engine import Database, db_now
@@ -100,7 +99,7 @@ class Workers:
 
         def reason(objective: str) -> str | None:
             module = objective.partition(":")[0]
-            if any(allows(allow, module) for allow in alive):
+            if any(is_allowed(module, allow) for allow in alive):
                 return None
             if not alive:
                 return "No worker is connected; start one with `hpo worker --url …`."
@@ -117,11 +116,6 @@ class Workers:
 
     def _alive(self, connection: sa.Connection) -> Sequence[sa.Row[Any]]:
         return connection.execute(sa.select(t.hpo_worker).where(self._is_alive())).all()
-
-
-def allows(patterns: Sequence[str], module: str) -> bool:
-    """Whether a worker with these `--allow` patterns runs objectives of this module."""
-    return any(fnmatch.fnmatchcase(module, pattern) for pattern in patterns)
 
 
 def allowed(connection: sa.Connection, worker_id: uuid.UUID) -> Sequence[str]:

@@ -4,7 +4,7 @@ from hpo.search.checks import check_algorithms
 from hpo.search.pruners import PRUNERS, make_pruner
 from hpo.search.pruning import decide
 from hpo.search.samplers import SAMPLERS, grid_cells, make_sampler
-from hpo.search.sampling import Drawn, Sampled, SearchStudy, after_trial, sample, suggest_one
+from hpo.search.sampling import Drawn, Sampled, SearchStudy, sample, suggest_one
 
 __all__ = [
     "PRUNERS",
@@ -12,7 +12,6 @@ __all__ = [
     "Drawn",
     "Sampled",
     "SearchStudy",
-    "after_trial",
     "check_algorithms",
     "decide",
     "grid_cells",

@@ -19,7 +19,7 @@ trials in memory a draw takes 150 ms with tpe, 60 to 90 ms with cmaes and nsgaii
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from optuna.samplers import (
     TPESampler,
 )
 from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from hpo.errors import InvalidField
 from hpo.search.options import Option, boolean, choice, integer, number
@@ -80,15 +80,6 @@ class _CellSampler(GridSampler):
             return super().sample_independent(study, trial, param_name, param_distribution)
         # Optuna raises here, which would leave an enqueued trial that nobody can ever claim.
         return self._random.sample_independent(study, trial, param_name, param_distribution)
-
-    def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """Optuna stops the study here; n_trials is capped at the cells instead."""
 
 
 def _qmc(definition: StudyDefinition, options: Options, seed: int) -> BaseSampler:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.study.study import _ThreadLocalStudyAttribute
 from optuna.trial import FrozenTrial
-from optuna.trial import TrialState as OptunaState
 
 from hpo.errors import HpoError, InvalidField
 from hpo.search.pruners import make_pruner
@@ -33,7 +32,6 @@ from hpo.search.samplers import make_sampler
 from hpo.search.spaces import distribution_of
 from hpo.space import Choice, Parameter
 from hpo.study import StudyDefinition
-from hpo.trial import TrialState
 
 logger = logging.getLogger(__name__)
 
@@ -127,14 +125,6 @@ def suggest_one(
         return _drawn(trial.distributions[name], trial.params[name])
     study.sampler = make_sampler(study.definition, trial.number, name)
     return _draw(study, latest(study, trial), name, distribution, relative)
-
-
-def after_trial(
-    study: SearchStudy, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-) -> None:
-    """Tells the sampler that a trial is about to end, as `Study.tell` does."""
-    study.sampler = make_sampler(study.definition, trial.number)
-    study.sampler.after_trial(_view(study, trial), trial, OptunaState[state.name], values)
 
 
 def _relative(sampler: BaseSampler, view: Study, trial: FrozenTrial) -> dict[str, Any]:

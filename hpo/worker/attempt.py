@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hpo.client import ApiError
+from hpo.objective import is_allowed
 from hpo.trial import Reason, TrialState, Verdict
 from hpo.worker import checkpoints
 from hpo.worker.children import Child, Children
 from hpo.worker.claim import Claim
-from hpo.worker.describe import is_allowed
 from hpo.worker.devices import Slot
 from hpo.worker.logs import OutputLog
 from hpo.worker.options import WorkerOptions

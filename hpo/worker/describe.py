@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any
 
-from hpo.objective import Descriptor, descriptor_of
+from hpo.objective import Descriptor, descriptor_of, is_allowed
 from hpo.space import space_to_json
 
 BUILT_IN = "objectives"
-
-
-def is_allowed(module: str, patterns: Sequence[str]) -> bool:
-    """Whether a module's name matches one of the worker's patterns."""
-    return any(fnmatchcase(module, pattern) for pattern in patterns)
 
 
 def find_objectives(
@@ -75,6 +70,8 @@ def described_in(module: ModuleType) -> Iterator[tuple[str, Descriptor]]:
     kinds = {type(candidate) for candidate in found.values()}
     for attribute, candidate in found.items():
         descriptor = descriptor_of(candidate)
+        if inspect.isabstract(candidate):
+            continue
         if descriptor is not None and all(candidate is not kind for kind in kinds):
             yield attribute, descriptor
 

@@ -107,7 +107,15 @@ def serve(database_url: str, folder: Path) -> Iterator[Service]:
         service = Service(url=url, folder=folder, client=client)
         try:
             service.start(
-                *("api", "--db", database_url, "--port", str(port), "--lease-seconds", LEASE_SECONDS)
+                *(
+                    "api",
+                    "--db",
+                    database_url,
+                    "--port",
+                    str(port),
+                    "--lease-seconds",
+                    LEASE_SECONDS,
+                )
             )
             await_fact(lambda: is_ready(client), what="for the API")
             yield service

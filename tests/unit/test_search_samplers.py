@@ -22,7 +22,6 @@ from hpo.search import (
     SAMPLERS,
     Sampled,
     SearchStudy,
-    after_trial,
     grid_cells,
     make_sampler,
     sample,
@@ -32,7 +31,6 @@ from hpo.search.quiet import quieten
 from hpo.search.spaces import distribution_of, parameter_of, values_of
 from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
 from hpo.study import Algorithm, Budget, Direction, StudyDefinition
-from hpo.trial import TrialState
 
 MIXED: Space = {
     "x": FloatRange(low=-5, high=5),
@@ -89,8 +87,6 @@ class Asked:
         return trial_id, sampled
 
     def tell(self, trial_id: int, value: float) -> None:
-        trial = self.storage.get_trial(trial_id)
-        after_trial(self.study(), trial, TrialState.COMPLETE, [value])
         self.storage.set_trial_state_values(trial_id, optuna.trial.TrialState.COMPLETE, [value])
 
     def suggest(self, trial_id: int, name: str, parameter: Parameter, sampled: Sampled) -> Any:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hpo.objective import is_allowed
 from hpo.worker.child import put_code_first
-from hpo.worker.describe import candidate_modules, device_fault, find_objectives, is_allowed
+from hpo.worker.describe import candidate_modules, device_fault, find_objectives
 
 MODULE = """
 import hpo
