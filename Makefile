@@ -1,0 +1,50 @@
+# Every target makes .venv itself when it is missing or when the requirements have changed.
+# Ours to choose:  make PYTHON=python3.13 TORCH=torch demo
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
+	@echo "make test          all tests but the benchmarks"
+	@echo "make check         ruff, format, mypy, import rules"
+	@echo "make bench         the benchmarks"
+	@echo "make clean         removes .venv, caches and the data of demos; studies of 'hpo up' stay"
+
+# torch first and alone: its build depends on the machine, everything else on constraints.txt.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 14) or sys.exit("hpo needs Python 3.11 to 3.13, $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=python3.12")'
+	@echo "Installing into .venv; this takes a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[server,postgres,torch,dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/hpo demo $(if $(KEEP),--keep)
+
+# One thread each: trials and tests share the cores, and torch would start a pool in every process.
+test bench: export OMP_NUM_THREADS = 1
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest --ignore=tests/benchmarks
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)
+	$(BIN)/python -m pytest -s tests/benchmarks
+
+clean:
+	rm -rf .venv build dist *.egg-info hpo-data/demo-*
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""The one command `hpo`: the composition root, and the only package that may import every room.
+
+Each command imports what it needs when it is called, so that `hpo --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from hpo.cli.app import app
+from hpo.errors import HpoError
+
+
+def main() -> None:
+    """Runs the command line; an expected error is one clear sentence and exit code 1."""
+    try:
+        app(prog_name="hpo")
+    except (HpoError, OSError) as error:
+        typer.secho(f"error: {error}", err=True, fg="red")
+        raise SystemExit(1) from None

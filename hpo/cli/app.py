@@ -1,0 +1,60 @@
+"""Which commands there are; each stands in a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hpo.cli import api, db, demo, objective, study, study_create, study_watch, up, worker
+from hpo.version import __version__
+
+HERE = "On this machine"
+PARTS = "The parts, each on its own machine"
+USE = "Use a service"
+
+# A fault of ours shows Python's own traceback, which can be pasted into a report.
+app = typer.Typer(
+    name="hpo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    epilog="Begin with: hpo up",
+)
+studies = typer.Typer(no_args_is_help=True, help="Launch, list, show and watch studies.")
+objectives = typer.Typer(no_args_is_help=True, help="Check an objective, list those on offer.")
+database = typer.Typer(no_args_is_help=True, help="Prepare the database of a service.")
+
+app.command(rich_help_panel=HERE)(up.up)
+app.command(hidden=True)(demo.demo)
+app.add_typer(studies, name="study", rich_help_panel=USE)
+app.add_typer(objectives, name="objective", rich_help_panel=USE)
+app.command("api", rich_help_panel=PARTS)(api.api)
+app.command("worker", rich_help_panel=PARTS)(worker.worker)
+app.add_typer(database, name="db", rich_help_panel=PARTS)
+
+studies.command("create")(study_create.create)
+studies.command("list")(study.list_studies)
+studies.command("show")(study.show)
+studies.command("watch")(study_watch.watch)
+studies.command("best")(study.best)
+objectives.command("check")(objective.check)
+objectives.command("list")(objective.list_objectives)
+database.command("upgrade")(db.upgrade)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """A self-hosted hyperparameter optimization service for PyTorch."""

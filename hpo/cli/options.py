@@ -1,0 +1,79 @@
+"""Options that several commands share, with their environment variables and help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def _check_url(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"must begin with http:// or https://, got {url!r}")
+    return url
+
+
+Url = Annotated[
+    str, typer.Option(envvar="HPO_URL", callback=_check_url, help="Address of the API.")
+]
+Database = Annotated[
+    str,
+    typer.Option(
+        envvar="HPO_DB",
+        help="sqlite:///file.db or postgresql+psycopg://user:password@host/name.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+StudyName = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting; give it once for each."),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="HPO_SLOTS", help="Trials at a time; from the devices when not given."
+    ),
+]
+Devices = Annotated[
+    str, typer.Option(envvar="HPO_DEVICES", help="auto, cpu, or GPU numbers such as 0,1.")
+]
+Code = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HPO_CODE",
+        exists=True,
+        file_okay=False,
+        help="Folder with your objectives, put first on sys.path of each trial.",
+    ),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="HPO_ALLOW",
+        metavar="PATTERN",
+        help="Modules that studies may name, such as 'my_models.*'; give it once for each. "
+        "Default: objectives.*",
+    ),
+]
+DashboardWrites = Annotated[
+    bool,
+    typer.Option("--dashboard-writes", help="Let the dashboard rename, note, tell and delete."),
+]
+# The other end of this pipe is held by the process that started us, and by nobody else.
+EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]
+
+
+def pairs(items: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Reads KEY=VALUE options. Raises a usage error that names the option."""
+    found: dict[str, str] = {}
+    for item in items or ():
+        key, equals, value = item.partition("=")
+        if not (key and equals):
+            raise typer.BadParameter(f"must read KEY=VALUE, got {item!r}", param_hint=option)
+        found[key] = value
+    return found

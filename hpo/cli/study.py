@@ -1,0 +1,116 @@
+"""`hpo study list|show|best`: what a service knows of its studies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
+
+State = Annotated[str | None, typer.Option(metavar="STATE", help="Only studies in this state.")]
+WithTrials = Annotated[bool, typer.Option("--trials", help="List its trials, too.")]
+
+
+def list_studies(url: Url = DEFAULT_URL, state: State = None, as_json: AsJson = False) -> None:
+    """List studies, the newest first.
+
+    States: running, paused, stopping, completed, stopped, failed.
+
+    Examples:
+      hpo study list --state running
+    """
+    from hpo.cli.output import console, counts_line, number, print_json, table
+    from hpo.client import Client
+
+    with Client(url) as client:
+        studies = list(client.studies(**({"state": state} if state else {})))
+    if as_json:
+        return print_json(studies)
+    made = table("study", "state", "trials", "best", "objective", right=["best"])
+    for study in studies:
+        made.add_row(
+            study["name"],
+            study["state"],
+            counts_line(study["counts"]),
+            number((study["best"] or {}).get("value")),
+            study["objective"],
+        )
+    console().print(made if studies else "No studies yet; launch one with: hpo study create")
+
+
+def show(
+    name: StudyName, url: Url = DEFAULT_URL, trials: WithTrials = False, as_json: AsJson = False
+) -> None:
+    """Show one study: what it searches, how far it is, its best trial.
+
+    With --trials also each trial: its step, its value, why it ended.
+
+    Examples:
+      hpo study show first --trials
+    """
+    from hpo.cli.output import console, print_json, trials_table
+    from hpo.client import Client
+
+    with Client(url) as client:
+        study = client.study(name)
+        found = list(client.trials(name)) if trials else []
+    if as_json:
+        return print_json({**study, "trials": found} if trials else study)
+    out = console()
+    _print_facts(out, study)
+    if trials:
+        out.print(trials_table(found, max_steps=study["max_steps"]))
+
+
+def best(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the best parameters found so far.
+
+    While no trial has completed it says so, exit code 1.
+
+    Examples:
+      hpo study best first
+      hpo study best first --json > best.json
+    """
+    from hpo.cli.output import console, number, params_table, print_json
+    from hpo.client import Client
+
+    with Client(url) as client:
+        found = client.best(name)
+    if as_json:
+        return print_json(found)
+    title = f"Trial {found['number']}, value {number(found['value'])}"
+    console().print(params_table(title, found["params"]))
+
+
+def _print_facts(out: Any, study: dict[str, Any]) -> None:
+    from hpo.cli.output import counts_line, duration, number, params_table, table
+
+    facts = {
+        "state": " ".join(filter(None, [study["state"], study["reason"] or study["blocked"]])),
+        "objective": study["objective"],
+        "direction": study["direction"],
+        "sampler": _algorithm(study["sampler"]),
+        "pruner": _algorithm(study["pruner"]),
+        "seed": str(study["seed"]),
+        "settings": _options(study["settings"]),
+        "trials": f"{study['n_started']} of {study['budget']['n_trials']} started",
+        "time": duration(study["created_at"], study["ended_at"]),
+    }
+    made = table("study", study["name"])
+    for word, fact in facts.items():
+        made.add_row(word, fact)
+    made.add_row("states", counts_line(study["counts"]))
+    out.print(made)
+    if study["best"]:
+        found = study["best"]
+        title = f"Best: trial {found['number']}, value {number(found['value'])}"
+        out.print(params_table(title, found["params"]))
+
+
+def _algorithm(document: dict[str, Any]) -> str:
+    return f"{document['name']} {_options({k: v for k, v in document.items() if k != 'name'})}"
+
+
+def _options(document: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in document.items())

@@ -1,0 +1,114 @@
+"""`hpo up`: the API, one worker and the dashboard on this machine, with one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpo.cli.local import LocalOptions, LocalService, choose_port, local_service
+from hpo.cli.options import (
+    DEFAULT_URL,
+    Allow,
+    Code,
+    DashboardWrites,
+    Devices,
+    EndWithParent,
+    Settings,
+    Slots,
+)
+from hpo.cli.processes import Interrupts, end_with_parent
+from hpo.cli.rooms import require_rooms
+from hpo.version import __version__
+
+Data = Annotated[
+    Path, typer.Option(envvar="HPO_DATA", help="Folder for the database and the checkpoints.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Port to listen on; the first free one from 8080."),
+]
+GraceSeconds = Annotated[
+    float, typer.Option(min=0, help="Time for trials to write their checkpoints at the end.")
+]
+
+
+def up(
+    slots: Slots = None,
+    devices: Devices = "auto",
+    data: Data = Path("hpo-data"),
+    port: Port = None,
+    code: Code = None,
+    allow: Allow = None,
+    settings: Settings = None,
+    dashboard_writes: DashboardWrites = False,
+    grace_seconds: GraceSeconds = 30.0,
+    with_parent: EndWithParent = False,
+) -> None:
+    """Start a service here: API, worker and dashboard, on SQLite. Ctrl-C ends it.
+
+    Studies live in the data folder; start it again there and they go on.
+
+    Examples:
+      hpo up
+      hpo up --slots 4 --code ./my_project --allow 'my_models.*'
+    """
+    require_rooms("storage", "api")
+    interrupts = Interrupts()
+    interrupts.listen()
+    end_with_parent(with_parent)
+    options = LocalOptions(
+        data=prepared(data),
+        port=choose_port(port),
+        worker=worker_arguments(
+            slots=slots, devices=devices, code=code, allow=allow, settings=settings
+        ),
+        dashboard_writes=dashboard_writes,
+        grace_seconds=grace_seconds,
+    )
+    try:
+        with local_service(options, interrupts) as service:
+            announce(service)
+            service.wait_until(lambda: False)
+    except KeyboardInterrupt:
+        typer.echo("The service has ended; its studies are kept.")
+
+
+def prepared(folder: Path) -> Path:
+    """The folder, made when missing, as an absolute path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def worker_arguments(
+    *,
+    slots: int | None,
+    devices: str,
+    code: Path | None = None,
+    allow: list[str] | None = None,
+    settings: list[str] | None = None,
+) -> list[str]:
+    """The options of `up` that are the worker's, as its command line reads them."""
+    single = {"--slots": slots, "--devices": devices, "--code": code and code.resolve()}
+    repeated = {"--allow": allow or (), "--set": settings or ()}
+    return [
+        *(text for name, value in single.items() if value for text in (name, str(value))),
+        *(text for name, values in repeated.items() for value in values for text in (name, value)),
+    ]
+
+
+def announce(service: LocalService) -> None:
+    """Tells where everything is, and what to type next."""
+    options = service.options
+    url = "" if options.url == DEFAULT_URL else f" --url {options.url}"
+    typer.echo(
+        f"hpo {__version__} is up; Ctrl-C ends it.\n"
+        f"  API        {options.url}/v1\n"
+        f"  API docs   {options.url}/docs\n"
+        f"  Dashboard  {options.url}/dashboard\n"
+        f"  Data       {options.data}\n"
+        "Launch a study from another terminal:\n"
+        f"  hpo study create{url} --name first --objective objectives.synthetic:quadratic "
+        "--n-trials 20 --watch"
+    )
