@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 
@@ -50,9 +50,14 @@ class Client:
             raise ValueError(f"url must begin with http:// or https://, got {url!r}")
         self.url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
-        # A worker polls with one connection per slot, and reports beside it.
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=50)
-        self._http = httpx2.Client(timeout=timeout_seconds, limits=limits, transport=transport)
+        self._http = httpx2.Client(
+            timeout=timeout_seconds,
+            # A worker polls with one connection per slot, and reports beside it.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=50),
+            transport=transport,
+            # HTTP_PROXY is for the world outside; a proxy cannot reach this machine's loopback.
+            trust_env=not _is_loopback(self.url),
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -182,6 +187,11 @@ class Client:
 
 def _encoded(document: Document) -> bytes:
     return json.dumps(strict(dict(document)), allow_nan=False).encode()
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _read(response: httpx2.Response) -> dict[str, Any]:

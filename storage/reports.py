@@ -71,7 +71,7 @@ class Reports:
             raise InvalidField(
                 "name",
                 f"{name!r} is not in the study's space, which was declared when it was created "
-                f"({', '.join(definition.space)}); add it there in a new study",
+                f"({', '.join(definition.space)}); add it in a new study, or fix it in the settings",
             )
         drawn = self._search.suggest(
             definition, study.study_id, held.trial_id, name, parameter, relative

@@ -42,7 +42,7 @@ def check(
       hpo objective check objectives.digits:mlp
       hpo objective check my_models:train --code ./my_project --param lr=0.01 --set epochs=3
     """
-    from hpo.cli.documents import plain_value
+    from hpo.documents import plain_value
     from hpo.worker.check import check_objective
 
     check_objective_path(path)

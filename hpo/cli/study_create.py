@@ -76,7 +76,7 @@ def create(
 
 def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -> dict[str, Any]:
     """The document of the file with the options put over it. Raises a usage error without any."""
-    from hpo.cli.documents import plain_value
+    from hpo.documents import plain_value
 
     document = _read(file) if file else {}
     document.update({field: value for field, value in given.items() if value is not None})
@@ -89,7 +89,7 @@ def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -
 
 
 def _read(file: Path) -> dict[str, Any]:
-    from hpo.cli.documents import read_document
+    from hpo.documents import read_document
 
     if str(file) != "-" and not file.is_file():
         raise typer.BadParameter(f"there is no file {file}", param_hint="--file")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+from hpo.documents import plain_value
 
 DEFAULT_ALLOW = ("objectives", "objectives.*")
 Isolation = Literal["forkserver", "spawn"]
@@ -50,32 +50,13 @@ class WorkerOptions:
         ):
             if not is_fine:
                 raise ValueError(f"{option}: {cure}, got {getattr(self, option)!r}")
-        _ = self.local_settings
 
     @property
     def local_settings(self) -> dict[str, Any]:
-        """The node-local settings with their YAML values. Raises ValueError for broken YAML."""
-        return {key: read_scalar(key, text) for key, text in self.settings.items()}
+        """The node-local settings with the values that they would have in a study document."""
+        return {key: plain_value(text) for key, text in self.settings.items()}
 
     @property
     def code_folder(self) -> str | None:
         """The user's code folder as an absolute path: children may work elsewhere."""
         return None if self.code is None else str(self.code.resolve())
-
-
-def read_scalar(key: str, text: str) -> str | int | float | bool | None:
-    """A YAML scalar; what YAML would turn into a date stays text."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ValueError(f"settings: {key}={text!r} is not YAML; put the value in quotes") from None
-    if isinstance(value, list | dict):
-        raise ValueError(f"settings: {key}={text!r} must be a single value")
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if not isinstance(value, str):
-        return text
-    try:
-        return float(value)  # YAML 1.1 takes 1e-3, without a dot, for text
-    except ValueError:
-        return value

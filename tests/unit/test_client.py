@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -205,3 +207,24 @@ def test_the_worker_protocol_has_its_paths() -> None:
         "GET /v1/objectives",
         "GET /v1/workers",
     ]
+
+
+class _Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Keeps the test's output clean."""
+
+
+def test_a_service_on_this_machine_is_not_looked_for_behind_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with http.server.HTTPServer(("127.0.0.1", 0), _Ready) as server:
+        threading.Thread(target=server.handle_request).start()
+        with Client(f"http://127.0.0.1:{server.server_port}") as client:
+            assert client.study("demo") == {}

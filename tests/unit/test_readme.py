@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from api.app import create_app
 from hpo.cli import app
-from hpo.cli.documents import parse_document
+from hpo.documents import parse_document
 from hpo.objective import descriptor_of
 from hpo.search import PRUNERS, SAMPLERS
 from hpo.space import space_to_json

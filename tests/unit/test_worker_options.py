@@ -17,7 +17,7 @@ from hpo.worker.devices import (
     threads_per_child,
     visible_entries,
 )
-from hpo.worker.options import WorkerOptions, read_scalar
+from hpo.worker.options import WorkerOptions
 
 URL = "http://127.0.0.1:8080"
 TWO_GPUS = ["GPU-a", "GPU-b"]
@@ -48,27 +48,10 @@ def test_a_bad_option_is_named_with_its_value(given: dict[str, Any]) -> None:
     assert str(value) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("3", 3),
-        ("0.5", 0.5),
-        ("1e-3", 0.001),
-        ("true", True),
-        ("null", None),
-        ("/data/sets", "/data/sets"),
-        ("'3'", 3.0),
-        ("2026-01-01", "2026-01-01"),
-    ],
-)
-def test_local_settings_are_yaml_scalars(text: str, value: object) -> None:
-    assert read_scalar("key", text) == value
-
-
-@pytest.mark.parametrize("text", ["[1, 2]", "{a: 1}", "'open"])
-def test_a_setting_that_is_no_scalar_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="settings: data="):
-        WorkerOptions(url=URL, settings={"data": text})
+def test_local_settings_mean_what_they_would_in_a_study_document() -> None:
+    settings = {"epochs": "3", "lr": "1e-3", "flag": "on", "data_dir": "/data", "sizes": "[1, 2]"}
+    expected = {"epochs": 3, "lr": 0.001, "flag": "on", "data_dir": "/data", "sizes": [1, 2]}
+    assert WorkerOptions(url=URL, settings=settings).local_settings == expected
 
 
 def test_each_gpu_is_a_slot() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpo.cli.documents import InvalidDocument, parse_document, plain_value, read_document
 from hpo.cli.study_create import merged
+from hpo.documents import InvalidDocument, parse_document, plain_value, read_document
 
 NOTHING: dict[str, Any] = {}
 

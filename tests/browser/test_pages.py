@@ -1,0 +1,96 @@
+"""The pages in a real browser: they load whole, from this machine alone, and show the study."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.acceptance.conftest import Service, serve
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium: there is no browser here"),
+]
+
+# A browser asks its maker's servers for updates unless told not to.
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with one study that has ended."""
+    folder = tmp_path_factory.mktemp("pages")
+    for running in serve(f"sqlite:///{folder / 'hpo.db'}", folder):
+        running.start_worker("--slots", "2", "--devices", "cpu")
+        running.client.create_study(
+            {
+                "name": "bowl",
+                "objective": "objectives.synthetic:quadratic",
+                "n_trials": 12,
+                "seed": 1,
+            }
+        )
+        running.await_end("bowl")
+        yield running
+
+
+class Browser:
+    """A page, and what went wrong while it loaded."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
+        page.on(
+            "response",
+            lambda reply: (
+                self.faults.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None
+            ),
+        )
+        page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield Browser(chromium.new_page())
+        chromium.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/"])
+def test_the_dashboard_lists_the_study(service: Service, browser: Browser, path: str) -> None:
+    browser.page.goto(service.url + path)
+    browser.page.get_by_text("bowl").first.wait_for()
+    assert browser.faults == []
+
+
+def test_the_dashboard_shows_a_study(service: Service, browser: Browser) -> None:
+    browser.page.goto(f"{service.url}/dashboard")
+    browser.page.get_by_text("bowl").first.click()
+    browser.page.get_by_text("Hyperparameter Importance").first.wait_for()
+    assert browser.faults == []
+
+
+def test_the_documentation_lists_the_endpoints(service: Service, browser: Browser) -> None:
+    browser.page.goto(f"{service.url}/docs")
+    browser.page.get_by_text("/v1/studies/{study}/best").first.wait_for()
+    assert browser.faults == []
