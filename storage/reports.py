@@ -6,6 +6,7 @@ verdict. A report that is repeated, also after a crash in between, gets one and 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -19,12 +20,15 @@ from hpo.study import StudyDefinition
 from hpo.trial import Decision, Measurement, Reason, Verdict
 from storage import leases
 from storage import tables as t
-from storage.curves import to_step_columns
+from storage.curves import steps_of, to_step_columns
 from storage.engine import Database
 from storage.records import Lease
 from storage.search import Search, param_row
 from storage.settling import set_user_attrs
 from storage.studies import row_and_definition
+
+# Optuna's key (5.0) for the value at which a trial has reached a rung.
+RUNG_PREFIX = "completed_rung_"
 
 
 class Reports:
@@ -71,7 +75,7 @@ class Reports:
             raise InvalidField(
                 "name",
                 f"{name!r} is not in the study's space, which was declared when it was created "
-                f"({', '.join(definition.space)}); add it in a new study, or fix it in the settings",
+                f"({', '.join(definition.space)}); declare it in a new study, or fix it in settings",
             )
         drawn = self._search.suggest(
             definition, study.study_id, held.trial_id, name, parameter, relative
@@ -108,7 +112,14 @@ class Reports:
         if decision is not None:
             return decision
         decision = self._decide(definition, study.study_id, held.trial_id, measurement)
-        return self._database.write(lambda c: _store_verdict(c, held, measurement.step, decision))
+
+        def write_verdict(connection: sa.Connection) -> Decision:
+            # Once more: meanwhile the lease may have gone to another attempt, which must not
+            # be told what this one is told.
+            leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            return _store_verdict(connection, held, measurement.step, decision)
+
+        return self._database.write(write_verdict)
 
     def _decide(
         self, definition: StudyDefinition, study_id: int, trial_id: int, measurement: Measurement
@@ -207,10 +218,24 @@ def _decision(row: sa.Row[Any]) -> Decision | None:
 
 
 def _archive_later_steps(connection: sa.Connection, held: Any, last_step: int) -> None:
-    """Takes steps out of the trial's curve; hpo_verdict keeps them with their own attempt."""
-    step = t.trial_steps.c
+    """Takes steps out of the trial's curve; hpo_verdict keeps them with their own attempt.
+
+    The rungs that a pruner noted at these steps go as well: successive halving and Hyperband
+    count them, and store with each the value that it was reached with.
+    """
+    step, attr = t.trial_steps.c, t.trial_system_attrs.c
     later = sa.and_(step.trial_id == held.trial_id, step.step > last_step)
-    connection.execute(t.trial_steps.delete().where(later))
+    if connection.execute(t.trial_steps.delete().where(later)).rowcount == 0:
+        return
+    kept = set(steps_of(connection, [held.trial_id])[held.trial_id].values())
+    rungs = connection.execute(
+        sa.select(attr.key, attr.value_json)
+        .where(attr.trial_id == held.trial_id)
+        .where(attr.key.startswith(RUNG_PREFIX, autoescape=True))
+    )
+    gone = [row.key for row in rungs if json.loads(row.value_json) not in kept]
+    mine = sa.and_(attr.trial_id == held.trial_id, attr.key.in_(gone))
+    connection.execute(t.trial_system_attrs.delete().where(mine))
 
 
 def _trial(held: Any) -> sa.ColumnElement[bool]:

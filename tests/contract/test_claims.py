@@ -17,7 +17,7 @@ from hpo.errors import InvalidField, LeaseLost, NotFound, StepReported, TrialFin
 from hpo.objective import Descriptor
 from hpo.space import Categorical, FloatRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
-from hpo.trial import Failure, Measurement, Reason, TrialState, Verdict
+from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage.records import Claimed, Lease, LogChunk, WorkerRegistration
 from storage.store import Store
 from tests.builders import lease_of, register, request
@@ -397,6 +397,49 @@ def test_a_trial_that_was_told_to_prune_is_pruned_when_its_worker_dies(
     expire(store)
     assert store.trials.get("demo", 5).state is TrialState.PRUNED
     assert store.studies.get("demo").state is StudyState.COMPLETED
+
+
+def test_a_verdict_that_comes_after_the_lease_was_lost_is_told_to_nobody(
+    store: Store, create: Create, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(n_trials=1, retry_backoff_seconds=0)
+    slow = claim()
+    successor: list[Claimed] = []
+
+    def decide_slowly(*_: object) -> Decision:
+        expire(store)
+        successor.append(claim())
+        return Decision(verdict=Verdict.PRUNE, evidence={"step": 0, "value": 1.0})
+
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.search.decide", decide_slowly)
+        with pytest.raises(LeaseLost):
+            store.claims.report(lease_of(slow), measurement(0, 1.0), {})
+    settled = store.claims.release(lease_of(successor[0]))
+    assert (settled.state, settled.awaiting_attempt) == (TrialState.RUNNING, True)
+
+
+@pytest.mark.parametrize(("resumed_from_step", "n_rungs"), [(None, 0), (0, 0), (1, 1), (2, 2)])
+def test_rungs_of_later_steps_go_with_the_steps(
+    store: Store,
+    create: Create,
+    claim: Claim,
+    stock: RDBStorage,
+    resumed_from_step: int | None,
+    n_rungs: int,
+) -> None:
+    options = {"min_resource": 1, "reduction_factor": 2, "min_early_stopping_rate": 0}
+    pruner = Algorithm(name="successive_halving", options=options)
+    create(n_trials=1, retry_backoff_seconds=0, pruner=pruner)
+    first = claim()
+    for step in range(4):
+        store.claims.report(lease_of(first), measurement(step, 1 - step / 10), {})
+    expire(store)
+    second = claim()
+    store.claims.start(lease_of(second), resumed_from_step)
+    (trial,) = optuna.load_study(study_name="demo", storage=stock).trials
+    rungs = [key for key in trial.system_attrs if key.startswith("completed_rung_")]
+    assert len(rungs) == n_rungs
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
