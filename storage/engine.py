@@ -187,6 +187,9 @@ def _parse(url: str) -> sa.URL:
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if not parsed.database or ":memory:" in parsed.database or parsed.query:
             raise InvalidField("url", f"must name a file on a local disk; {cure}")
+        folder = Path(parsed.database).parent
+        if not folder.is_dir():
+            raise InvalidField("url", f"the folder {folder} does not exist; make it first")
         return parsed
     if parsed.drivername != "postgresql+psycopg":
         raise InvalidField("url", f"{parsed.drivername} databases do not work here; {cure}")
@@ -194,7 +197,6 @@ def _parse(url: str) -> sa.URL:
 
 
 def _lock_file(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -75,7 +75,7 @@ class Reports:
             raise InvalidField(
                 "name",
                 f"{name!r} is not in the study's space, which was declared when it was created "
-                f"({', '.join(definition.space)}); declare it in a new study, or fix it in settings",
+                f"({', '.join(definition.space)}); declare it or fix it in settings",
             )
         drawn = self._search.suggest(
             definition, study.study_id, held.trial_id, name, parameter, relative

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -104,6 +105,13 @@ def test_an_old_optuna_schema_is_upgraded_on_request_only(database: Database) ->
 def test_other_databases_are_refused_by_name(url: str) -> None:
     with pytest.raises(InvalidField, match=r"postgresql\+psycopg.*MySQL is not supported"):
         open_store(url)
+
+
+def test_a_folder_that_does_not_exist_is_named_and_not_made(tmp_path: Path) -> None:
+    folder = tmp_path / "typo"
+    with pytest.raises(InvalidField, match="make it first"):
+        open_store(f"sqlite:///{folder}/hpo.db")
+    assert not folder.exists()
 
 
 def test_one_process_writes_to_a_sqlite_file(sqlite_url: str) -> None:
