@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -100,10 +101,18 @@ def test_the_service_answers_for_its_own_paths(client: TestClient) -> None:
     assert client.get("/nothing").status_code == 404
 
 
+@contextlib.contextmanager
+def watching(url: str) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
 def test_reading_leaves_the_database_as_it_is(new_database: Callable[[str], str]) -> None:
     url = new_database("sqlite")
     # No reaping meanwhile: what changes would be the dashboard's doing.
-    with serving(url, reap_seconds=3600) as client, sa.create_engine(url).connect() as watcher:
+    with serving(url, reap_seconds=3600) as client, watching(url) as watcher:
         node = Node(client)
         study = node.launch()
         for value in (0.1, 0.2):
