@@ -6,18 +6,22 @@ and the user's objective may have brought its own.
 
 from __future__ import annotations
 
-import numbers
 import os
+import re
+import reprlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpo.trial import Reason
+from hpo.worker.host import SHARED_MEMORY, shared_memory_bytes
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 20_000
 OUR_FOLDER = os.path.dirname(__file__)
+NO_NUMBERS = re.compile("bool|complex|[SU]")  # of dtypes; S and U are numpy's texts
+LOADER_DIED = re.compile(r"DataLoader worker .*(killed by signal|exited unexpectedly)")
 
 End = Literal["value", "pruned", "released", "failed"]
 
@@ -25,11 +29,14 @@ REASONS_BY_CLASS = {
     "OutOfMemoryError": Reason.OUT_OF_MEMORY,
     "MemoryError": Reason.OUT_OF_MEMORY,
     "AcceleratorError": Reason.DEVICE_ERROR,
+    "ConnectionError": Reason.LOST,  # of a database or a file server: the next attempt may have it
 }
 # In this order: CUDA says both "CUDA error" and "out of memory" when memory runs out outside of
 # torch's allocator.
 REASONS_BY_TEXT = {
     "CUDA out of memory": Reason.OUT_OF_MEMORY,
+    "Cannot allocate memory": Reason.OUT_OF_MEMORY,  # errno 12: torch's CPU allocator, a fork
+    "std::bad_alloc": Reason.OUT_OF_MEMORY,
     "CUDA error: out of memory": Reason.OUT_OF_MEMORY,
     "CUDA error": Reason.DEVICE_ERROR,
     "device-side assert": Reason.DEVICE_ERROR,
@@ -73,13 +80,11 @@ def as_number(value: object) -> float | None:
     """A float of a real number or of a 0-d array or tensor, else None."""
     if isinstance(value, bool | str | bytes | bytearray):
         return None
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if str(getattr(value, "dtype", "")).endswith("bool"):
-        return None
+    if isinstance(value, complex) or NO_NUMBERS.search(str(getattr(value, "dtype", ""))):
+        return None  # some would convert all the same, and lose their imaginary part
     try:
         return float(value)  # type: ignore[arg-type]  # 0-d arrays and tensors convert
-    except Exception:
+    except Exception:  # integers beyond floats as well
         return None
 
 
@@ -106,16 +111,34 @@ def reason_of(error: BaseException, names: set[str]) -> Reason:
         # A device-side assert and exhausted memory may come as the same class.
         if name in names:
             return reason
-    text = message_of(error)
-    matches = (reason for part, reason in REASONS_BY_TEXT.items() if part in text)
-    return next(matches, Reason.OBJECTIVE_ERROR)
+    return reason_of_text(message_of(error)) or Reason.OBJECTIVE_ERROR
+
+
+def reason_of_text(text: str) -> Reason | None:
+    """The reason that a library's own words stand for."""
+    return next((reason for part, reason in REASONS_BY_TEXT.items() if part in text), None)
 
 
 def message_of(error: BaseException) -> str:
     """The last line of Python's own report: it copes with exceptions that cannot be printed."""
     if isinstance(error, SystemExit):
-        return f"the objective called sys.exit({error.code!r})"
-    return traceback.format_exception_only(error)[-1].strip()
+        return f"the objective called sys.exit({reprlib.repr(error.code)})"
+    report = traceback.TracebackException(type(error), error, None)
+    report.__notes__ = None  # they would stand in the last line
+    message = list(report.format_exception_only())[-1].strip()
+    return message + loader_hint(message)
+
+
+def loader_hint(message: str) -> str:
+    """What to look at when a loader process has died under an objective."""
+    if not LOADER_DIED.search(message):
+        return ""
+    n_bytes = shared_memory_bytes()
+    size = "" if n_bytes is None else f", which holds {n_bytes / 2**20:.0f} MiB"
+    return (
+        f". A loader process died: often shared memory is full ({SHARED_MEMORY}{size}; containers "
+        "get more with --shm-size) or the host ran out of memory; num_workers=0 needs neither"
+    )
 
 
 def traceback_of(error: BaseException) -> str:

@@ -5,63 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from hpo.client import Client
 from hpo.worker.agent import Agent
-from hpo.worker.attempt import Node
 from hpo.worker.children import Children
-from hpo.worker.devices import Slot
 from hpo.worker.options import WorkerOptions
-from tests.fake_service import FakeService, problem, serving
-
-CODE = Path(__file__).parent / "objectives_for_tests"
-ALLOW = ("samples", "optuna_style")
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    with serving(FakeService()) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    """One fork server for all these tests: it takes its time to import torch."""
-    options = WorkerOptions(url="http://127.0.0.1:1", code=CODE)
-    children = Children(options, n_threads=1)
-    yield children
-    children.close()
-
-
-@contextmanager
-def working(
-    service: FakeService, children: Children, folder: Path, **given: Any
-) -> Iterator[Agent]:
-    """A registered worker with one slot; it drains at the end of the block."""
-    options = WorkerOptions(
-        **{"url": service.url, "code": CODE, "allow": ALLOW, "checkpoints": folder, **given}
-    )
-    with Client(service.url) as client:
-        node = Node(options=options, client=client, children=children, n_threads=1)
-        agent = Agent(node, client, [Slot(index=0)], [])
-        assert agent.register()
-        thread = threading.Thread(target=agent.serve)
-        thread.start()
-        try:
-            yield agent
-        finally:
-            agent.drain()
-            thread.join(60)
-            assert not thread.is_alive()
-
+from tests.fake_service import FakeService, problem
+from tests.worker_kit import CODE, await_end, await_file, working
 
 Perform = Callable[..., dict[str, Any]]
 
@@ -76,22 +31,6 @@ def perform(service: FakeService, children: Children, tmp_path: Path) -> Perform
             return service.wait_for(verb)
 
     return perform
-
-
-def await_file(path: Path) -> None:
-    """Waits until another process has made a file."""
-    give_up_at = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
-
-
-def await_end(pid: int) -> None:
-    """Waits until a process that is not ours has ended."""
-    try:
-        psutil.Process(pid).wait(30)
-    except psutil.NoSuchProcess:
-        return
 
 
 def test_reports_arrive_in_order_between_start_and_value(

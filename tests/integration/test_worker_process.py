@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import IO
 
 import psutil
-import pytest
 
-from tests.fake_service import FakeService, problem, serving
+from tests.fake_service import FakeService, problem
+from tests.worker_kit import CODE
 
-CODE = Path(__file__).parent / "objectives_for_tests"
 HEAVY = ("torch", "optuna", "sqlalchemy", "fastapi", "pydantic", "numpy")
 
 # Prints what the process has imported once it has served.
@@ -36,12 +35,6 @@ exit_code = run_worker(options)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 sys.exit(exit_code)
 """
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    with serving(FakeService()) as service:
-        yield service
 
 
 @contextmanager
@@ -110,7 +103,7 @@ def test_a_second_signal_ends_it_at_once(service: FakeService, tmp_path: Path) -
         process.send_signal(signal.SIGTERM)
         await_text(errors, "stopping")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 1
+        assert process.wait(15) == 128 + signal.SIGTERM
     assert not psutil.pid_exists(int(pid_file.read_text()))
     assert not service.all("release")
 
