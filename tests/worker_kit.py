@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,17 @@ def working(
             assert not thread.is_alive()
 
 
-def await_file(path: Path) -> None:
-    """Waits until another process has made a file."""
+def await_fact(is_so: Callable[[], bool]) -> None:
+    """Waits for what another process or thread does."""
     give_up_at = time.monotonic() + 30
-    while not path.exists():
+    while not is_so():
         assert time.monotonic() < give_up_at
         time.sleep(0.01)
+
+
+def await_file(path: Path) -> None:
+    """Waits until another process has made a file."""
+    await_fact(path.exists)
 
 
 def await_end(pid: int) -> None:

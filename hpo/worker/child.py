@@ -80,21 +80,34 @@ def call_objective(link: WireLink, order: Message) -> Any:
     """Loads and calls the objective of an order."""
     objective = load_objective(order["objective"])
     seed_everything(order["seed"])
-    return objective(
-        Trial(
-            link,
-            study=order["study"],
-            number=order["number"],
-            attempt=order["attempt"],
-            params=order["params"],
-            settings=order["settings"],
-            seed=order["seed"],
-            device=order["device"],
-            direction=Direction(order["direction"]),
-            checkpoint_dir=Path(order["checkpoint_dir"]),
-            resume_dirs=tuple(map(Path, order["resume_dirs"])),
-        )
+    trial = Trial(
+        link,
+        study=order["study"],
+        number=order["number"],
+        attempt=order["attempt"],
+        params=order["params"],
+        settings=order["settings"],
+        seed=order["seed"],
+        device=order["device"],
+        direction=Direction(order["direction"]),
+        checkpoint_dir=Path(order["checkpoint_dir"]),
+        resume_dirs=tuple(map(Path, order["resume_dirs"])),
     )
+    try:
+        return objective(trial)
+    finally:
+        forget_signal_handlers()
+
+
+def forget_signal_handlers() -> None:
+    """What the objective and its libraries wanted to do on a signal is over.
+
+    torch's handler for dead loaders raises wherever the main thread is: while an error is told.
+    """
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            is_of_children = number == signal.SIGCHLD
+            signal.signal(number, signal.SIG_DFL if is_of_children else signal.SIG_IGN)
 
 
 def describe_objectives(wire: Wire, order: Message) -> None:

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpo.trial import Reason
-from hpo.worker.host import SHARED_MEMORY, shared_memory_bytes
+from hpo.worker.host import SHARED_MEMORY
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 20_000
 OUR_FOLDER = os.path.dirname(__file__)
 NO_NUMBERS = re.compile("bool|complex|[SU]")  # of dtypes; S and U are numpy's texts
-LOADER_DIED = re.compile(r"DataLoader worker .*(killed by signal|exited unexpectedly)")
+LOADER_DIED = re.compile(
+    r"DataLoader worker .*(killed by signal|exited unexpectedly)|unable to open shared memory"
+)
+
+LOADER_HINT = (
+    f"a DataLoader worker died; often shared memory is full ({SHARED_MEMORY}; containers get more "
+    "with --shm-size) or the host ran out of memory, and num_workers=0 needs neither"
+)
 
 End = Literal["value", "pruned", "released", "failed"]
 
@@ -105,6 +112,8 @@ def error_ending(error: BaseException) -> Ending:
 
 def reason_of(error: BaseException, names: set[str]) -> Reason:
     """The reason an exception stands for; an unknown one is the objective's own fault."""
+    if is_of_dead_loader(error):
+        return Reason.OBJECTIVE_ERROR
     if "TrialFailed" in names:
         return _known_reason(getattr(error, "reason", None))
     for name, reason in REASONS_BY_CLASS.items():
@@ -120,25 +129,34 @@ def reason_of_text(text: str) -> Reason | None:
 
 
 def message_of(error: BaseException) -> str:
-    """The last line of Python's own report: it copes with exceptions that cannot be printed."""
+    """What went wrong, in one line or a few."""
     if isinstance(error, SystemExit):
         return f"the objective called sys.exit({reprlib.repr(error.code)})"
+    message = last_line_of(error)
+    return f"{LOADER_HINT}: {message}" if is_of_dead_loader(error) else message
+
+
+def last_line_of(error: BaseException) -> str:
+    """The last line of Python's own report: it copes with exceptions that cannot be printed."""
     report = traceback.TracebackException(type(error), error, None)
     report.__notes__ = None  # they would stand in the last line
-    message = list(report.format_exception_only())[-1].strip()
-    return message + loader_hint(message)
+    return list(report.format_exception_only())[-1].strip()
 
 
-def loader_hint(message: str) -> str:
-    """What to look at when a loader process has died under an objective."""
-    if not LOADER_DIED.search(message):
-        return ""
-    n_bytes = shared_memory_bytes()
-    size = "" if n_bytes is None else f", which holds {n_bytes / 2**20:.0f} MiB"
-    return (
-        f". A loader process died: often shared memory is full ({SHARED_MEMORY}{size}; containers "
-        "get more with --shm-size) or the host ran out of memory; num_workers=0 needs neither"
+def is_of_dead_loader(error: BaseException) -> bool:
+    """Whether torch says that a process of a DataLoader has died, or has no answer from it.
+
+    What it meets first depends on the moment: its handler for dead children, a closed connection,
+    a file in shared memory that is gone.
+    """
+    if LOADER_DIED.search(last_line_of(error)):
+        return True
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_fetching = any(
+        code.co_name == "_try_get_data" and code.co_filename.endswith("dataloader.py")
+        for code in frames
     )
+    return is_fetching and isinstance(error, OSError | EOFError)
 
 
 def traceback_of(error: BaseException) -> str:
