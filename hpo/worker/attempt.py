@@ -32,6 +32,7 @@ from hpo.worker.outcome import (
 from hpo.worker.wire import Message
 
 END_SECONDS = 2.0  # from SIGTERM to SIGKILL
+UNKILLABLE_SECONDS = END_SECONDS + 10.0
 EXIT_SECONDS = 10.0  # for a child that has said how it ended: atexit functions of trackers
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,12 @@ class Attempt:
 
     def _overrun(self, failure: Outcome) -> None:
         self._end_child(Cut(why=str(failure.fields["message"]), outcome=failure))
+        child = self._child
+        if child is not None and not child.ended.wait(UNKILLABLE_SECONDS):
+            # It hangs within the kernel, in a driver or a file system. Its trial is over all the
+            # same; the slot and its device are not free before it is.
+            logger.error("%s: process %s cannot be killed", self.claim.label, child.pid)
+            self._settle(failure)
 
     def _refusal(self) -> Outcome | None:
         """Why this worker cannot run the trial at all."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpo.worker.children import Children
+from hpo.worker.children import Child, Children
 from tests.fake_service import Document, FakeService, serving
 from tests.worker_kit import await_end, working
 
@@ -140,6 +140,23 @@ def test_a_trial_whose_time_is_up_is_not_given_back(
     with working(service, children, tmp_path):
         assert service.wait_for("fail")["reason"] == "timed_out"
     assert not service.all("release")
+
+
+def test_a_process_that_cannot_be_killed_does_not_hold_its_trial(
+    service: FakeService, children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it hangs within the kernel: here nobody signals it until its trial has ended."""
+    asked: list[Child] = []
+    end = Child.end
+    monkeypatch.setattr(Child, "end", lambda child, **_: asked.append(child))
+    monkeypatch.setattr("hpo.worker.attempt.UNKILLABLE_SECONDS", 0.2)
+    service.offer("faulty:obliging", seconds_left=0.3)
+    with working(service, children, tmp_path):
+        assert service.wait_for("fail")["reason"] == "timed_out"
+        assert not asked[0].ended.is_set()
+        monkeypatch.setattr(Child, "end", end)
+        asked[0].end(is_asked_first=False, grace_seconds=0)
+    assert service.trial_verbs == ["start", "report", "fail"]
 
 
 def test_reports_keep_a_trial_going(
