@@ -60,6 +60,9 @@ class FakeService:
         self.refuse: Callable[[str, Document], Answer | None] = lambda verb, document: None
         self.suggestions: Document = {}
         self.heartbeat_seconds = 0.05
+        self.studies: list[Document] = []
+        self.trials: dict[int, Document] = {}
+        self.questions: list[str] = []
         self._claims: list[Document] = []
         self._claimed: dict[str, Document] = {}
 
@@ -81,6 +84,8 @@ class FakeService:
             "max_steps": None,
             "value_rule": "last",
             "lease_seconds": 60,
+            "seconds_left": None,
+            "no_progress_seconds": None,
             **members,
         }
         with self.changed:
@@ -94,6 +99,28 @@ class FakeService:
             happened = self.changed.wait_for(lambda: len(self.all(verb)) >= n_times, WAIT_SECONDS)
         assert happened, f"no {verb}, but {[verb for verb, _ in self.said]}"
         return self.all(verb)[n_times - 1]
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Waits until what has been said makes something true."""
+        with self.changed:
+            assert self.changed.wait_for(is_so, WAIT_SECONDS), f"only {self.said[-20:]}"
+
+    def outcome_of(self, token: str) -> tuple[str, Document]:
+        """Waits for the outcome of an attempt: its verb and its document."""
+
+        def found() -> list[tuple[str, Document]]:
+            return [
+                (verb, document)
+                for verb, document in self.said
+                if verb in STATES and document["token"] == token
+            ]
+
+        self.wait_until(lambda: bool(found()))
+        return found()[0]
+
+    def key_of(self, token: str) -> str:
+        """The key of the claim that a trial was handed over to."""
+        return next(key for key, claim in self._claimed.items() if claim["token"] == token)
 
     def all(self, verb: str) -> list[Document]:
         """All documents of a verb."""
@@ -150,6 +177,19 @@ class FakeService:
             return 200, {"state": STATES[verb], "awaiting_attempt": is_released, "reason": None}
         return 204, None
 
+    def look_up(self, path: str) -> Answer:
+        """The answer to a question: the studies, the running trials of one, or one trial."""
+        with self.changed:
+            self.questions.append(path)
+            self.changed.notify_all()
+        if path.startswith("/v1/studies?"):
+            return 200, {"items": self.studies, "next": None}
+        if "/trials?" in path:
+            running = [found for found in self.trials.values() if found["state"] == "RUNNING"]
+            return 200, {"items": running, "next": None}
+        trial = self.trials.get(int(path.rpartition("/")[2]))
+        return (200, trial) if trial else problem(404, "not_found")
+
     def _register(self, _: str, document: Document) -> Answer:
         self.known_workers.add(document["id"])
         return 200, {"heartbeat_seconds": self.heartbeat_seconds, "lease_seconds": 60}
@@ -192,6 +232,12 @@ def serving(service: FakeService) -> Iterator[FakeService]:
             if answer is None:
                 self.close_connection = True
                 return
+            self.reply(answer)
+
+        def do_GET(self) -> None:
+            self.reply(service.look_up(self.path))
+
+        def reply(self, answer: Answer) -> None:
             status, body = answer
             content = b"" if body is None else json.dumps(body).encode()
             self.send_response(status)

@@ -9,30 +9,34 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 from hpo.client import ApiError, Client
 from hpo.errors import HpoError, Unavailable, VersionMismatch
 from hpo.version import PROTOCOL_VERSION, __version__
-from hpo.worker.attempt import Attempt, Node
+from hpo.worker.attempt import END_SECONDS, Attempt, Node
 from hpo.worker.children import ChildNotStarted, Children
 from hpo.worker.claim import Claim
 from hpo.worker.devices import Slot, find_slots, threads_per_child
+from hpo.worker.host import shared_memory_bytes, shared_memory_warning
 from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import delays
 from hpo.worker.probe import describe_node
+from hpo.worker.signals import Ended, Signals
+from hpo.worker.sweep import sweep
 
 # A stop waits for polls in flight, so they are short; the API looks for work once a second anyway.
 POLL_SECONDS = 2.0
 REQUEST_SECONDS = 15.0  # well below a lease: a heartbeat that got lost must be followed by another
 FAULT_PAUSE_SECONDS = 1.0
-DELIVERY_SECONDS = 5.0  # after the grace period, for the last outcomes
+# The end of the grace period: SIGKILL after END_SECONDS, then the last outcomes are delivered.
+EXPIRE_SECONDS = END_SECONDS + 2.0
+GIVE_UP_SECONDS = 1.0
+SWEEP_SECONDS = 1800.0
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +87,7 @@ class Agent:
         """Serves the slots until draining is over."""
         heartbeat = threading.Thread(target=self._beat, name="hpo-heartbeat", daemon=True)
         heartbeat.start()
+        threading.Thread(target=self._sweep_often, name="hpo-sweep", daemon=True).start()
         threads = [
             threading.Thread(
                 target=self._serve_slot, args=(slot,), name=f"hpo-slot-{slot.index}", daemon=True
@@ -94,18 +99,20 @@ class Agent:
         self.draining.wait()
         self._drain(threads)
         self._stopped.set()
-        heartbeat.join(DELIVERY_SECONDS)
+        heartbeat.join(GIVE_UP_SECONDS)
 
     def drain(self) -> None:
         """No new claims; running trials are asked to give themselves back."""
         self.draining.set()
 
     def _drain(self, threads: Sequence[threading.Thread]) -> None:
-        logger.info("stopping: no new trials; running ones have %g s", self._options.grace_seconds)
+        grace = self._options.grace_seconds
+        patience = max(grace / 2, grace - EXPIRE_SECONDS - GIVE_UP_SECONDS)
+        logger.info("stopping: no new trials; running ones have %g s", patience)
         steps: tuple[tuple[Callable[[Attempt], None], float], ...] = (
-            (Attempt.pause, self._options.grace_seconds),
-            (Attempt.expire, DELIVERY_SECONDS),
-            (Attempt.give_up, DELIVERY_SECONDS),
+            (Attempt.pause, patience),
+            (Attempt.expire, EXPIRE_SECONDS),
+            (Attempt.give_up, GIVE_UP_SECONDS),
         )
         for step, patience_seconds in steps:
             for attempt in self._attempts():
@@ -141,7 +148,7 @@ class Agent:
         while not self._stopped.wait(self._heartbeat_seconds if away_since is None else 1.0):
             try:
                 self._beat_once()
-            except Unavailable as error:
+            except (Unavailable, ApiError) as error:
                 if self._stopped.is_set():
                     return
                 if away_since is None:
@@ -177,6 +184,17 @@ class Agent:
         if self._clock() - away_since > limit:
             for attempt in self._attempts():
                 attempt.lose(f"the API was away for more than {limit:g} s")
+
+    def _sweep_often(self) -> None:
+        while True:
+            try:
+                sweep(self._options.checkpoints, self._client)
+            except (HpoError, OSError) as error:
+                logger.debug("old checkpoints stay for now: %s", error)
+            except Exception:
+                logger.exception("old checkpoints could not be removed")
+            if self._stopped.wait(SWEEP_SECONDS):
+                return
 
     def _serve_slot(self, slot: Slot) -> None:
         while not self.draining.is_set():
@@ -240,34 +258,45 @@ class Agent:
 
 
 def run_worker(options: WorkerOptions) -> int:
-    """Serves until a signal: the first one drains, the second ends all at once."""
+    """Serves until a signal; the exit code is 0 unless a second one ended it at once."""
+    signals = Signals()
+    signals.listen()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)  # a line for each request otherwise
+    warning = shared_memory_warning(shared_memory_bytes())
+    if warning:
+        logger.warning("%s", warning)
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
         with Client(options.url, timeout_seconds=REQUEST_SECONDS) as client:
-            return _work(options, slots, children, client)
-    except KeyboardInterrupt:
-        logger.warning("ended at once; leases run out by themselves")
-        return 1
+            return _work(options, slots, children, client, signals)
+    except Ended as ended:
+        if ended.exit_code:
+            logger.warning("ended at once; leases run out by themselves")
+        return ended.exit_code
     except HpoError as error:
         logger.error("%s", error)
         return 1
     finally:
+        signals.ignore()
         children.close()
 
 
-def _work(options: WorkerOptions, slots: Sequence[Slot], children: Children, client: Client) -> int:
+def _work(
+    options: WorkerOptions,
+    slots: Sequence[Slot],
+    children: Children,
+    client: Client,
+    signals: Signals,
+) -> int:
     n_threads = threads_per_child(len(slots), os.environ)
     node = Node(options=options, client=client, children=children, n_threads=n_threads)
-    draining = threading.Event()
-    _drain_on_signals(draining)
     objectives = describe_node(options, slots, children)
-    agent = Agent(node, client, slots, objectives, draining=draining)
-    if not agent.register():
-        return 0
+    agent = Agent(node, client, slots, objectives, draining=signals.draining)
+    agent.register()
+    signals.is_serving = True
     allowed = ", ".join(options.allow)
     for slot in slots:
         logger.info(
@@ -276,13 +305,3 @@ def _work(options: WorkerOptions, slots: Sequence[Slot], children: Children, cli
     agent.serve()
     logger.info("stopped")
     return 0
-
-
-def _drain_on_signals(draining: threading.Event) -> None:
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        if draining.is_set():
-            raise KeyboardInterrupt
-        draining.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)

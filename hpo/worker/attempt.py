@@ -15,6 +15,8 @@ from hpo.worker import checkpoints
 from hpo.worker.children import Child, Children
 from hpo.worker.claim import Claim
 from hpo.worker.devices import Slot
+from hpo.worker.host import kernel_oom_kills, ran_out_of_memory
+from hpo.worker.limits import Watchdog
 from hpo.worker.logs import OutputLog
 from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import Abandoned, Document, Outbox
@@ -25,10 +27,12 @@ from hpo.worker.outcome import (
     failure,
     result_outcome,
     settled_text,
+    with_tail,
 )
 from hpo.worker.wire import Message
 
 END_SECONDS = 2.0  # from SIGTERM to SIGKILL
+UNKILLABLE_SECONDS = END_SECONDS + 10.0
 EXIT_SECONDS = 10.0  # for a child that has said how it ended: atexit functions of trackers
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,14 @@ class Node:
     n_threads: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Why the worker ends a child, and what it says of the trial unless that has succeeded."""
+
+    why: str
+    outcome: Outcome = RELEASE
+
+
 class Attempt:
     """Runs one claimed trial in a slot. Other threads may lose, pause or expire it meanwhile."""
 
@@ -62,9 +74,10 @@ class Attempt:
         self._outbox = Outbox(self._post, self)
         self._child: Child | None = None
         self._lock = threading.Lock()
-        self._end_reason: str | None = None
-        self._is_lost = False
+        self._watchdog = Watchdog(claim.limits, self._overrun)
+        self._cut: Cut | None = None
         self._is_paused = False
+        self._is_given_back = False
         self._has_started = False
         self._user_attrs: dict[str, Any] = {}
         self._last_step: int | None = None
@@ -90,10 +103,8 @@ class Attempt:
 
     def lose(self, why: str) -> None:
         """The trial is no longer ours: ends the child and says nothing more."""
-        with self._lock:
-            self._is_lost = True
         self._outbox.abandon()
-        self._end_child(why)
+        self._end_child(Cut(why=why))
 
     def pause(self) -> None:
         """Asks the objective to write a checkpoint and give the trial back."""
@@ -105,7 +116,7 @@ class Attempt:
 
     def expire(self) -> None:
         """Ends a child that has not come to an end by itself; the trial is given back."""
-        self._end_child("the worker stops")
+        self._end_child(Cut(why="the worker stops"))
 
     def give_up(self) -> None:
         """Stops delivering: the API has not come back in time."""
@@ -130,6 +141,15 @@ class Attempt:
     def on_lost(self, error: ApiError) -> None:
         self.lose(str(error))
 
+    def _overrun(self, failure: Outcome) -> None:
+        self._end_child(Cut(why=str(failure.fields["message"]), outcome=failure))
+        child = self._child
+        if child is not None and not child.ended.wait(UNKILLABLE_SECONDS):
+            # It hangs within the kernel, in a driver or a file system. Its trial is over all the
+            # same; the slot and its device are not free before it is.
+            logger.error("%s: process %s cannot be killed", self.claim.label, child.pid)
+            self._settle(failure)
+
     def _refusal(self) -> Outcome | None:
         """Why this worker cannot run the trial at all."""
         module, allow = self.claim.module, self._options.allow
@@ -148,6 +168,7 @@ class Attempt:
 
     def _train(self) -> None:
         order = self._order()
+        n_kills = kernel_oom_kills()
         child = self._node.children.start(self._slot.device)
         output = OutputLog(child.output_fd, self._ship)
         self._tell(child, "attempt", **order)
@@ -155,17 +176,27 @@ class Attempt:
             self._child = child
         if self._is_paused:
             self.pause()
-        if self._end_reason is not None:
+        if self._cut is not None:
             child.end(is_asked_first=False, grace_seconds=0)
+        self._watchdog.start()
         self._listen(child)
         exit_code = child.wait()
+        self._watchdog.stop()
         child.wire.close()
         output.child_has_exited()
         if self._outcome is None:
-            given_back = self._end_reason is not None
-            self._settle(RELEASE if given_back else exit_outcome(exit_code, output.tail))
+            is_host_full = ran_out_of_memory(n_kills, kernel_oom_kills())
+            self._settle(self._last_outcome(exit_code, output.tail, is_host_full))
         self._conclude()
         output.finish()
+
+    def _last_outcome(self, exit_code: int | None, tail: str, is_host_full: bool) -> Outcome:
+        """The outcome of an attempt that was not settled before its child had ended."""
+        if self._cut is not None:
+            return with_tail(self._cut.outcome, tail)
+        if self._is_given_back:
+            return RELEASE
+        return exit_outcome(exit_code, tail, is_host_full=is_host_full)
 
     def _listen(self, child: Child) -> None:
         try:
@@ -181,7 +212,8 @@ class Attempt:
 
     def _take_suggest(self, message: Message) -> None:
         try:
-            answer = self._outbox.call("suggest", {"token": self.claim.token, **message})
+            with self._watchdog.waiting_for_service():
+                answer = self._outbox.call("suggest", {"token": self.claim.token, **message})
         except ApiError as error:
             self._tell_child("choice", refused=str(error))
         except Abandoned:
@@ -194,16 +226,22 @@ class Attempt:
         self._last_step = message["step"]
         if self._outbox.is_stalled:  # no verdict will come soon: let the child train on
             self._tell_child("later", step=message["step"])
-        self._outbox.put("report", {"token": self.claim.token, **message, **self._attrs()})
+        self._watchdog.note_report()
+        with self._watchdog.waiting_for_service():
+            self._outbox.put("report", {"token": self.claim.token, **message, **self._attrs()})
 
     def _take_user_attr(self, message: Message) -> None:
         self._user_attrs[message["key"]] = message["value"]
 
     def _take_result(self, message: Message) -> None:
+        self._watchdog.stop()
         outcome = result_outcome(message)
-        # A child that is being ended may fail of that; the trial is given back all the same.
-        is_cut = self._end_reason is not None and outcome.verb == "fail"
-        self._settle(RELEASE if is_cut else outcome)
+        # A child that is being ended may fail of that, or give its trial back.
+        is_cut = self._cut is not None and outcome.verb in ("fail", "release")
+        # Nobody else may have the trial while the child that gave it back is still there.
+        self._is_given_back = outcome.verb == "release"
+        if not (is_cut or self._is_given_back):
+            self._settle(outcome)
         if self._child is not None:
             self._child.end(is_asked_first=False, grace_seconds=EXIT_SECONDS)
 
@@ -228,13 +266,14 @@ class Attempt:
         settled = self._outbox.wait()
         assert self._outcome is not None
         if settled is None:
-            cause = self._end_reason or "its outcome could not be delivered"
+            cause = self._cut.why if self._cut else "its outcome could not be delivered"
             logger.warning("%s: dropped: %s", self.claim.label, cause)
             return
         text = settled_text(self._outcome, settled, self._last_step)
         logger.info("%s: %s", self.claim.label, text)
         if not settled.get("awaiting_attempt") and TrialState(settled["state"]).is_finished:
-            checkpoints.remove_trial_folder(self._options.checkpoints, self.claim)
+            root = self._options.checkpoints
+            checkpoints.remove_trial_folder(root, self.claim.study_uuid, self.claim.number)
 
     def _order(self) -> Message:
         claim, options = self.claim, self._options
@@ -276,10 +315,10 @@ class Attempt:
         except (OSError, ValueError):
             logger.debug("%s: the child has gone", self.claim.label)
 
-    def _end_child(self, why: str) -> None:
+    def _end_child(self, cut: Cut) -> None:
         with self._lock:
-            self._end_reason = self._end_reason or why
+            self._cut = self._cut or cut
             child = self._child
         if child is not None and not child.ended.is_set():
-            logger.info("%s: ending the child: %s", self.claim.label, why)
+            logger.info("%s: ending the child: %s", self.claim.label, cut.why)
             child.end(is_asked_first=True, grace_seconds=END_SECONDS)

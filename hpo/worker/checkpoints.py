@@ -15,28 +15,41 @@ from hpo.worker.claim import Claim
 PREFIX = "attempt-"
 
 
-def trial_folder(root: Path, claim: Claim) -> Path:
+def trial_folder(root: Path, study_uuid: str, number: int) -> Path:
     """The folder of all attempts of a trial."""
-    return root.resolve() / claim.study_uuid / str(claim.number)
+    return root.resolve() / study_uuid / str(number)
+
+
+def trial_folders(root: Path) -> dict[str, set[int]]:
+    """Numbers of the trials that have a folder here, by the UUID of their study."""
+    found: dict[str, set[int]] = {}
+    for folder in root.glob("*/*/"):
+        if folder.name.isdecimal():
+            found.setdefault(folder.parent.name, set()).add(int(folder.name))
+    return found
 
 
 def make_attempt_folder(root: Path, claim: Claim) -> Path:
     """Creates the folder that this attempt may write to. Raises OSError."""
-    folder = trial_folder(root, claim) / f"{PREFIX}{claim.attempt}"
+    folder = _folder_of(root, claim) / f"{PREFIX}{claim.attempt}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def earlier_folders(root: Path, claim: Claim) -> list[Path]:
     """The folders of earlier attempts that this node can see, newest first."""
-    parent = trial_folder(root, claim)
+    parent = _folder_of(root, claim)
     candidates = (parent / f"{PREFIX}{attempt}" for attempt in range(claim.attempt - 1, 0, -1))
     return [folder for folder in candidates if folder.is_dir()]
 
 
-def remove_trial_folder(root: Path, claim: Claim) -> None:
+def remove_trial_folder(root: Path, study_uuid: str, number: int) -> None:
     """Removes a settled trial's checkpoints, and the study's folder with its last trial."""
-    folder = trial_folder(root, claim)
+    folder = trial_folder(root, study_uuid, number)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # other trials are still there
         folder.parent.rmdir()
+
+
+def _folder_of(root: Path, claim: Claim) -> Path:
+    return trial_folder(root, claim.study_uuid, claim.number)

@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 
 from hpo.objective import Trial, load_objective
 from hpo.study import Direction
+from hpo.trial import Reason
 from hpo.worker import describe
-from hpo.worker.endings import ending_of
+from hpo.worker.endings import Ending, ending_of
 from hpo.worker.link import WireLink
 from hpo.worker.wire import Message, Wire
 
@@ -59,11 +60,19 @@ def attempt(wire: Wire, order: Message) -> None:
     share_cores(order["threads"])
     link = WireLink(wire, on_close=end_group)
     link.listen()
+    pid = os.getpid()
     # A batch system asks every process to end: come to the next step boundary, then give back.
     signal.signal(signal.SIGTERM, lambda *_: link.ask_pause())
     # Processes that the objective forks end by SIGTERM, or multiprocessing would wait for them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     ending = ending_of(lambda: call_objective(link, order))
+    if os.getpid() != pid:
+        leave(0)  # a process that the objective forked has come here as well: it has no say
+    if link.is_signalled and ending.reason is Reason.OBJECTIVE_ERROR:
+        # The signal was for every process, so it may have ended a loader or a tool of the trial:
+        # another attempt will show whether the fault is the objective's own.
+        sys.stderr.write(f"hpo: given back after SIGTERM: {ending.message}\n")
+        ending = Ending(end="released")
     wire.send("result", **asdict(ending))
 
 
@@ -71,21 +80,34 @@ def call_objective(link: WireLink, order: Message) -> Any:
     """Loads and calls the objective of an order."""
     objective = load_objective(order["objective"])
     seed_everything(order["seed"])
-    return objective(
-        Trial(
-            link,
-            study=order["study"],
-            number=order["number"],
-            attempt=order["attempt"],
-            params=order["params"],
-            settings=order["settings"],
-            seed=order["seed"],
-            device=order["device"],
-            direction=Direction(order["direction"]),
-            checkpoint_dir=Path(order["checkpoint_dir"]),
-            resume_dirs=tuple(map(Path, order["resume_dirs"])),
-        )
+    trial = Trial(
+        link,
+        study=order["study"],
+        number=order["number"],
+        attempt=order["attempt"],
+        params=order["params"],
+        settings=order["settings"],
+        seed=order["seed"],
+        device=order["device"],
+        direction=Direction(order["direction"]),
+        checkpoint_dir=Path(order["checkpoint_dir"]),
+        resume_dirs=tuple(map(Path, order["resume_dirs"])),
     )
+    try:
+        return objective(trial)
+    finally:
+        forget_signal_handlers()
+
+
+def forget_signal_handlers() -> None:
+    """What the objective and its libraries wanted to do on a signal is over.
+
+    torch's handler for dead loaders raises wherever the main thread is: while an error is told.
+    """
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            is_of_children = number == signal.SIGCHLD
+            signal.signal(number, signal.SIG_DFL if is_of_children else signal.SIG_IGN)
 
 
 def describe_objectives(wire: Wire, order: Message) -> None:

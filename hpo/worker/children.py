@@ -191,6 +191,8 @@ class ServerProcess:
         """Ends the server, which ends its children."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
+        if not self._ready.is_set():  # it has no children, and its imports may last
+            self._process.kill()
         try:
             self._process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:  # it sits in an import that does not end

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpo.space import Choice
+from hpo.worker.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,7 @@ class Claim:
     params: Mapping[str, Choice]
     settings: Mapping[str, Any]
     seed: int
+    limits: Limits
 
     @property
     def label(self) -> str:
@@ -37,4 +39,6 @@ class Claim:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Claim:
         """Reads a claim; members that this version does not know are left out."""
-        return cls(**{field.name: document[field.name] for field in fields(cls)})
+        names = [field.name for field in fields(cls) if field.name != "limits"]
+        limits = Limits(**{field.name: document.get(field.name) for field in fields(Limits)})
+        return cls(**{name: document[name] for name in names}, limits=limits)

@@ -6,18 +6,29 @@ and the user's objective may have brought its own.
 
 from __future__ import annotations
 
-import numbers
 import os
+import re
+import reprlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hpo.trial import Reason
+from hpo.worker.host import SHARED_MEMORY
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 20_000
 OUR_FOLDER = os.path.dirname(__file__)
+NO_NUMBERS = re.compile("bool|complex|[SU]")  # of dtypes; S and U are numpy's texts
+LOADER_DIED = re.compile(
+    r"DataLoader worker .*(killed by signal|exited unexpectedly)|unable to open shared memory"
+)
+
+LOADER_HINT = (
+    f"a DataLoader worker died; often shared memory is full ({SHARED_MEMORY}; containers get more "
+    "with --shm-size) or the host ran out of memory, and num_workers=0 needs neither"
+)
 
 End = Literal["value", "pruned", "released", "failed"]
 
@@ -25,11 +36,14 @@ REASONS_BY_CLASS = {
     "OutOfMemoryError": Reason.OUT_OF_MEMORY,
     "MemoryError": Reason.OUT_OF_MEMORY,
     "AcceleratorError": Reason.DEVICE_ERROR,
+    "ConnectionError": Reason.LOST,  # of a database or a file server: the next attempt may have it
 }
 # In this order: CUDA says both "CUDA error" and "out of memory" when memory runs out outside of
 # torch's allocator.
 REASONS_BY_TEXT = {
     "CUDA out of memory": Reason.OUT_OF_MEMORY,
+    "Cannot allocate memory": Reason.OUT_OF_MEMORY,  # errno 12: torch's CPU allocator, a fork
+    "std::bad_alloc": Reason.OUT_OF_MEMORY,
     "CUDA error: out of memory": Reason.OUT_OF_MEMORY,
     "CUDA error": Reason.DEVICE_ERROR,
     "device-side assert": Reason.DEVICE_ERROR,
@@ -73,13 +87,11 @@ def as_number(value: object) -> float | None:
     """A float of a real number or of a 0-d array or tensor, else None."""
     if isinstance(value, bool | str | bytes | bytearray):
         return None
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if str(getattr(value, "dtype", "")).endswith("bool"):
-        return None
+    if isinstance(value, complex) or NO_NUMBERS.search(str(getattr(value, "dtype", ""))):
+        return None  # some would convert all the same, and lose their imaginary part
     try:
         return float(value)  # type: ignore[arg-type]  # 0-d arrays and tensors convert
-    except Exception:
+    except Exception:  # integers beyond floats as well
         return None
 
 
@@ -100,22 +112,51 @@ def error_ending(error: BaseException) -> Ending:
 
 def reason_of(error: BaseException, names: set[str]) -> Reason:
     """The reason an exception stands for; an unknown one is the objective's own fault."""
+    if is_of_dead_loader(error):
+        return Reason.OBJECTIVE_ERROR
     if "TrialFailed" in names:
         return _known_reason(getattr(error, "reason", None))
     for name, reason in REASONS_BY_CLASS.items():
         # A device-side assert and exhausted memory may come as the same class.
         if name in names:
             return reason
-    text = message_of(error)
-    matches = (reason for part, reason in REASONS_BY_TEXT.items() if part in text)
-    return next(matches, Reason.OBJECTIVE_ERROR)
+    return reason_of_text(message_of(error)) or Reason.OBJECTIVE_ERROR
+
+
+def reason_of_text(text: str) -> Reason | None:
+    """The reason that a library's own words stand for."""
+    return next((reason for part, reason in REASONS_BY_TEXT.items() if part in text), None)
 
 
 def message_of(error: BaseException) -> str:
-    """The last line of Python's own report: it copes with exceptions that cannot be printed."""
+    """What went wrong, in one line or a few."""
     if isinstance(error, SystemExit):
-        return f"the objective called sys.exit({error.code!r})"
-    return traceback.format_exception_only(error)[-1].strip()
+        return f"the objective called sys.exit({reprlib.repr(error.code)})"
+    message = last_line_of(error)
+    return f"{LOADER_HINT}: {message}" if is_of_dead_loader(error) else message
+
+
+def last_line_of(error: BaseException) -> str:
+    """The last line of Python's own report: it copes with exceptions that cannot be printed."""
+    report = traceback.TracebackException(type(error), error, None)
+    report.__notes__ = None  # they would stand in the last line
+    return list(report.format_exception_only())[-1].strip()
+
+
+def is_of_dead_loader(error: BaseException) -> bool:
+    """Whether torch says that a process of a DataLoader has died, or has no answer from it.
+
+    What it meets first depends on the moment: its handler for dead children, a closed connection,
+    a file in shared memory that is gone.
+    """
+    if LOADER_DIED.search(last_line_of(error)):
+        return True
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_fetching = any(
+        code.co_name == "_try_get_data" and code.co_filename.endswith("dataloader.py")
+        for code in frames
+    )
+    return is_fetching and isinstance(error, OSError | EOFError)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hpo.version import __version__
-from hpo.worker import child
+from hpo.worker import child, orphans
 from hpo.worker.devices import CPU, VISIBLE
 
 MAX_REQUEST_BYTES = 65_536
@@ -60,6 +60,7 @@ class ForkServer:
     ) -> None:
         self._control, self._execute, self._clock = control, execute, clock
         self._children: dict[int, Forked] = {}
+        self._helpers: set[int] = set()  # processes that preloaded modules have started
         self._operations = {"start": self._start, "end": self._end}
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         for end in (self._wakeup_reader, self._wakeup_writer):
@@ -70,6 +71,8 @@ class ForkServer:
         # The handler has nothing to do: the wakeup socket ends the wait.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
+        orphans.become_subreaper()
+        self._helpers = orphans.own_children()
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wakeup_reader, selectors.EVENT_READ)
@@ -80,6 +83,7 @@ class ForkServer:
             signal_group(forked.pid, signal.SIGKILL)
         for forked in self._children.values():
             os.waitpid(forked.pid, 0)
+        orphans.end_orphans(self._helpers)
 
     def say(self, event: str, **fields: Any) -> None:
         """Tells the supervisor; it may be gone, which the next read notices."""
@@ -124,6 +128,7 @@ class ForkServer:
             for end in (self._control, self._wakeup_reader, self._wakeup_writer):
                 end.close()
             os.setsid()
+            orphans.become_subreaper()
             redirect(output_fd)
             os.environ[VISIBLE] = "" if device == CPU else device
             if self._execute:
@@ -166,7 +171,13 @@ class ForkServer:
             signal_group(forked.pid, signal.SIGKILL)
             _, state = os.waitpid(forked.pid, 0)
             del self._children[forked.id]
+            self._end_orphans()
             self.say("ended", id=forked.id, exit_code=os.waitstatus_to_exitcode(state))
+        self._end_orphans()  # those that were killed have ended now
+
+    def _end_orphans(self) -> None:
+        known = {forked.pid for forked in self._children.values()}
+        orphans.end_orphans(known | self._helpers)
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

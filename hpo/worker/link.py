@@ -40,6 +40,7 @@ class WireLink:
         self._late: Decision | None = None
         self._refusal: str | None = None
         self._pause_asked = False
+        self.is_signalled = False
         self._takers: dict[str, Callable[[Message], None]] = {
             "choice": self._choices.put,
             "decision": self._take_decision,
@@ -53,7 +54,7 @@ class WireLink:
 
     def ask_pause(self) -> None:
         """Lets the objective pause at its next step; takes no lock: signal handlers call it."""
-        self._pause_asked = True
+        self.is_signalled = True
 
     def start(self, resumed_from_step: int | None) -> None:
         self._wire.send("start", resumed_from_step=resumed_from_step)
@@ -88,7 +89,7 @@ class WireLink:
         with self._news:
             self._raise_refusal()
             decision, self._late = self._late, None
-        return decision or (PAUSE if self._pause_asked else None)
+        return decision or (PAUSE if self._pause_asked or self.is_signalled else None)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """Raises TypeError when the value is not JSON."""

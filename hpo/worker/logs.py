@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import threading
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpo.errors import HpoError, Unavailable
-from hpo.worker.endings import clean
+from hpo.worker.endings import MAX_MESSAGE, clean
 
 CHUNK_CHARACTERS = 16_384  # at most 64 KiB in UTF-8
 CHUNKS_PER_REQUEST = 4
@@ -25,8 +26,10 @@ FLUSH_SECONDS = 1.0
 LINGER_SECONDS = 1.0
 POLL_MILLISECONDS = 250
 FINAL_SECONDS = 10.0
-TAIL_LINES = 20
-TAIL_CHARACTERS = 4_000
+TAIL_LINES = 30
+TAIL_CHARACTERS = 16_384
+# Of Python's report of a crash: what hides the words that a library has said before it.
+NOISE = re.compile(r'Extension modules: |  File "(<frozen runpy>|.*/hpo/worker/\w+\.py)"')
 READ_BYTES = 65_536
 
 Chunk = dict[str, Any]
@@ -73,7 +76,8 @@ class Backlog:
     def tail(self) -> str:
         """The last lines that were written."""
         with self._lock:
-            return "\n".join(self._tail.splitlines()[-TAIL_LINES:])
+            lines = [line for line in self._tail.splitlines() if not NOISE.match(line)]
+        return "\n".join(lines[-TAIL_LINES:])[-MAX_MESSAGE:]
 
     def _note_dropped(self) -> None:
         if self._dropped:

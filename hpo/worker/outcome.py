@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.trial import Reason, TrialState
+from hpo.worker.endings import reason_of_text
 
 VERBS = {"value": "complete", "pruned": "prune", "released": "release", "failed": "fail"}
 
@@ -37,14 +38,29 @@ def failure(reason: Reason, message: str, traceback: str = "") -> Outcome:
     )
 
 
-def exit_outcome(exit_code: int | None, tail: str) -> Outcome:
-    """The outcome of a child that ended without a word; `tail` holds its last lines."""
+def with_tail(outcome: Outcome, tail: str) -> Outcome:
+    """A failure that tells the last lines of the child as well."""
+    if outcome.verb != "fail" or not tail:
+        return outcome
+    message = f"{outcome.fields['message']}; its last lines:\n{tail}"
+    return Outcome(verb=outcome.verb, fields={**outcome.fields, "message": message})
+
+
+def exit_outcome(exit_code: int | None, tail: str, *, is_host_full: bool = False) -> Outcome:
+    """The outcome of a child that ended without a word; `tail` holds its last lines.
+
+    `is_host_full` says that the kernel has killed for lack of memory meanwhile.
+    """
     if exit_code is None:
         return failure(Reason.LOST, "the process that starts children died, and the child with it")
     message = f"the child {exit_text(exit_code)} before the objective had returned"
-    if tail:
-        message += f"; its last lines:\n{tail}"
-    return failure(Reason.OBJECTIVE_ERROR, message)
+    reason = Reason.OBJECTIVE_ERROR
+    if exit_code == -signal.SIGKILL and is_host_full:
+        reason = Reason.OUT_OF_MEMORY
+        message += ", when the kernel killed for lack of memory: most likely the host is full"
+    elif exit_code == -signal.SIGABRT:  # libraries in C++ abort with a last line that says why
+        reason = reason_of_text(tail) or reason
+    return with_tail(failure(reason, message), tail)
 
 
 def exit_text(exit_code: int) -> str:
@@ -55,8 +71,7 @@ def exit_text(exit_code: int) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:  # real-time signals have no names
         name = f"signal {-exit_code}"
-    hint = " (often the host ran out of memory)" if -exit_code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    return f"was killed by {name}"
 
 
 def settled_text(outcome: Outcome, settled: Mapping[str, Any], last_step: int | None) -> str:

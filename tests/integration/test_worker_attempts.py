@@ -5,63 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from hpo.client import Client
 from hpo.worker.agent import Agent
-from hpo.worker.attempt import Node
 from hpo.worker.children import Children
-from hpo.worker.devices import Slot
 from hpo.worker.options import WorkerOptions
-from tests.fake_service import FakeService, problem, serving
-
-CODE = Path(__file__).parent / "objectives_for_tests"
-ALLOW = ("samples", "optuna_style")
-
-
-@pytest.fixture
-def service() -> Iterator[FakeService]:
-    with serving(FakeService()) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    """One fork server for all these tests: it takes its time to import torch."""
-    options = WorkerOptions(url="http://127.0.0.1:1", code=CODE)
-    children = Children(options, n_threads=1)
-    yield children
-    children.close()
-
-
-@contextmanager
-def working(
-    service: FakeService, children: Children, folder: Path, **given: Any
-) -> Iterator[Agent]:
-    """A registered worker with one slot; it drains at the end of the block."""
-    options = WorkerOptions(
-        **{"url": service.url, "code": CODE, "allow": ALLOW, "checkpoints": folder, **given}
-    )
-    with Client(service.url) as client:
-        node = Node(options=options, client=client, children=children, n_threads=1)
-        agent = Agent(node, client, [Slot(index=0)], [])
-        assert agent.register()
-        thread = threading.Thread(target=agent.serve)
-        thread.start()
-        try:
-            yield agent
-        finally:
-            agent.drain()
-            thread.join(60)
-            assert not thread.is_alive()
-
+from tests.fake_service import FakeService, problem
+from tests.worker_kit import CODE, await_end, await_fact, await_file, working
 
 Perform = Callable[..., dict[str, Any]]
 
@@ -78,20 +33,17 @@ def perform(service: FakeService, children: Children, tmp_path: Path) -> Perform
     return perform
 
 
-def await_file(path: Path) -> None:
-    """Waits until another process has made a file."""
-    give_up_at = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.01)
+def await_loader() -> psutil.Process:
+    """A loader process of the only trial that runs."""
+    found: list[psutil.Process] = []
 
+    def find() -> bool:
+        below = psutil.Process().children(recursive=True)
+        found[:] = [process for process in below if process.name() == "pt_data_worker"]
+        return bool(found)
 
-def await_end(pid: int) -> None:
-    """Waits until a process that is not ours has ended."""
-    try:
-        psutil.Process(pid).wait(30)
-    except psutil.NoSuchProcess:
-        return
+    await_fact(find)
+    return found[0]
 
 
 def test_reports_arrive_in_order_between_start_and_value(
@@ -320,6 +272,46 @@ def test_a_late_verdict_reaches_the_child(
         service.wait_for("prune")
 
 
+def test_a_verdict_of_an_outage_is_obeyed_after_it(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    """The child reports on; it hears of step 3 when the API is back."""
+    service.offer("faulty:steady", settings={"reports": 1000, "pause": 0.02})
+
+    def prune_at_3(step: int) -> dict[str, Any]:
+        return {"verdict": "prune" if step == 3 else "continue"}
+
+    service.verdict = prune_at_3
+    with working(service, children, tmp_path):
+        service.wait_for("report", 2)
+        service.is_away = True
+        with service.changed:
+            assert service.changed.wait_for(lambda: service.turned_away.count("report") > 5, 30)
+        service.is_away = False
+        service.wait_for("prune")
+    steps = [report["step"] for report in service.all("report")]
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 4
+    assert len(service.all("prune")) == 1
+
+
+def test_a_lease_that_was_lost_in_an_outage_ends_the_child_after_it(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    claim = service.offer("samples:stubborn", settings={"pid_file": str(pid_file)})
+    with working(service, children, tmp_path):
+        service.wait_for("report")
+        service.is_away = True
+        with service.changed:
+            assert service.changed.wait_for(lambda: "heartbeat" in service.turned_away, 30)
+        assert psutil.pid_exists(int(pid_file.read_text()))
+        service.lost_tokens.add(claim["token"])
+        service.is_away = False
+        await_end(int(pid_file.read_text()))
+    assert service.trial_verbs == ["start", "report"]
+
+
 def test_an_api_that_stays_away_ends_the_child(
     service: FakeService, children: Children, tmp_path: Path
 ) -> None:
@@ -366,6 +358,19 @@ def test_a_signal_to_all_processes_lets_children_write_their_checkpoints(
         service.offer("samples:described", params={"x": 0.5})
         service.wait_for("complete")
     assert (tmp_path / "1f6d/0/attempt-1/checkpoint").exists()
+
+
+def test_a_signal_to_a_loader_as_well_gives_the_trial_back(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    service.offer("faulty:loads")
+    with working(service, children, tmp_path):
+        service.wait_for("report")
+        loader = await_loader()
+        for process in (loader.parent(), loader):
+            process.send_signal(signal.SIGTERM)
+        service.wait_for("release")
+    assert not service.all("fail")
 
 
 def test_a_child_that_does_not_stop_is_ended_and_its_trial_given_back(
@@ -442,3 +447,28 @@ def test_a_draining_worker_gives_back_what_its_last_poll_brought(
         is_watching.set()
         service.wait_for("release")
     assert service.trial_verbs == ["release"]
+
+
+def test_checkpoints_of_trials_that_ended_elsewhere_are_swept(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    for folder in ("1f6d/1", "1f6d/2", "1f6d/3", "1f6d/4", "0000/1", "1f6d/notes"):
+        (tmp_path / folder / "attempt-1").mkdir(parents=True)
+    service.studies = [{"uuid": "1f6d", "name": "digits"}, {"uuid": "aaaa", "name": "other"}]
+    service.trials = {
+        1: {"number": 1, "state": "COMPLETE"},
+        2: {"number": 2, "state": "RUNNING"},
+        4: {"number": 4, "state": "FAIL"},
+    }
+    with working(service, children, tmp_path):
+        await_fact(lambda: not (tmp_path / "1f6d/4").exists())
+    left = sorted(str(folder.relative_to(tmp_path)) for folder in tmp_path.glob("*/*"))
+    assert left == ["0000/1", "1f6d/2", "1f6d/3", "1f6d/notes"]
+
+
+def test_a_worker_without_old_checkpoints_asks_nothing(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    with working(service, children, tmp_path):
+        service.wait_for("heartbeat")
+    assert not service.questions

@@ -124,6 +124,19 @@ def test_an_unknown_parameter_is_told(checked: Checker) -> None:
     assert "lr not in the space; it has x, n" in report.ending.message
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [("def checked(trial): return 1.0", 0), ("def checked(trial): return True", 1)],
+)
+def test_the_command_says_by_its_exit_code_whether_a_worker_could_run_it(
+    checked: Checker, tmp_path: Path, hpo_command: Callable[..., Any], body: str, code: int
+) -> None:
+    (tmp_path / "a_module.py").write_text(HEAD + body)
+    answer = hpo_command("objective", "check", "a_module:checked", "--code", str(tmp_path))
+    assert answer.code == code
+    assert ("does not work here" in answer.err) == bool(code)
+
+
 finite = st.floats(-1e6, 1e6)
 
 

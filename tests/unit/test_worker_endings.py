@@ -15,7 +15,15 @@ import torch
 import hpo
 from hpo.trial import Reason
 from hpo.worker.endings import MAX_TRACEBACK, clean, ending_of, value_ending
-from hpo.worker.outcome import RELEASE, exit_outcome, exit_text, result_outcome, settled_text
+from hpo.worker.outcome import (
+    RELEASE,
+    exit_outcome,
+    exit_text,
+    failure,
+    result_outcome,
+    settled_text,
+    with_tail,
+)
 
 
 def raising(error: BaseException) -> Any:
@@ -23,6 +31,9 @@ def raising(error: BaseException) -> Any:
         raise error
 
     return ending_of(call)
+
+
+ERROR = Reason.OBJECTIVE_ERROR
 
 
 class AcceleratorError(RuntimeError):
@@ -59,7 +70,11 @@ def test_a_value_may_be_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, "0.5", b"1", np.bool_(True), torch.tensor(True), [1.0], (1.0, 2.0), np.ones(2)]
+    "value",
+    [
+        *(True, "0.5", b"1", np.bool_(True), torch.tensor(True), [1.0], (1.0, 2.0), np.ones(2)),
+        *(1 + 0j, np.complex64(1), np.array(1j), torch.tensor(1 + 0j), np.array("0.5"), 10**400),
+    ],
 )
 def test_what_is_no_number_is_an_invalid_result(value: object) -> None:
     ending = value_ending(value)
@@ -86,7 +101,11 @@ def test_a_released_trial_is_no_failure() -> None:
         (RuntimeError("CUDA error: device-side assert triggered"), Reason.DEVICE_ERROR),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), Reason.DEVICE_ERROR),
         (AcceleratorError("something of the device"), Reason.DEVICE_ERROR),
-        (ConnectionError("reset"), Reason.OBJECTIVE_ERROR),
+        (RuntimeError("std::bad_alloc"), Reason.OUT_OF_MEMORY),
+        (OSError(12, "Cannot allocate memory"), Reason.OUT_OF_MEMORY),
+        (ConnectionError("reset"), Reason.LOST),
+        (BrokenPipeError(), Reason.LOST),
+        (RuntimeError("DataLoader worker (pid 1) is killed by signal: Bus error."), ERROR),
         (TimeoutError(), Reason.OBJECTIVE_ERROR),
         (ValueError("mine"), Reason.OBJECTIVE_ERROR),
         (KeyboardInterrupt(), Reason.OBJECTIVE_ERROR),
@@ -154,7 +173,7 @@ def test_a_result_becomes_a_verb(result: Any, verb: str, fields: Any) -> None:
 def test_exits_are_told_in_words() -> None:
     assert exit_text(3) == "ended with exit code 3"
     assert "SIGSEGV" in exit_text(-signal.SIGSEGV)
-    assert "ran out of memory" in exit_text(-signal.SIGKILL)
+    assert exit_text(-signal.SIGKILL) == "was killed by SIGKILL"
     assert exit_text(-35) == "was killed by signal 35"
 
 
@@ -162,6 +181,36 @@ def test_an_exit_without_result_is_the_objectives_fault_unless_the_server_died()
     assert exit_outcome(0, "").fields["reason"] is Reason.OBJECTIVE_ERROR
     assert exit_outcome(1, "a\nb").fields["message"].endswith("its last lines:\na\nb")
     assert exit_outcome(None, "").fields["reason"] is Reason.LOST
+
+
+def test_a_kill_is_blamed_on_memory_only_when_the_kernel_says_so() -> None:
+    killed = exit_outcome(-signal.SIGKILL, "")
+    assert killed.fields["reason"] is Reason.OBJECTIVE_ERROR
+    assert "memory" not in killed.fields["message"]
+    killed = exit_outcome(-signal.SIGKILL, "", is_host_full=True)
+    assert killed.fields["reason"] is Reason.OUT_OF_MEMORY
+    assert "most likely the host is full" in killed.fields["message"]
+    crashed = exit_outcome(-signal.SIGSEGV, "", is_host_full=True)
+    assert crashed.fields["reason"] is Reason.OBJECTIVE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("what(): CUDA error: device-side assert triggered", Reason.DEVICE_ERROR),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", Reason.OUT_OF_MEMORY),
+        ("", Reason.OBJECTIVE_ERROR),
+    ],
+)
+def test_an_abort_tells_why_in_its_last_words(words: str, reason: Reason) -> None:
+    assert exit_outcome(-signal.SIGABRT, words).fields["reason"] is reason
+
+
+def test_only_failures_tell_last_lines() -> None:
+    assert with_tail(RELEASE, "a\nb") is RELEASE
+    failed = failure(Reason.TIMED_OUT, "10 s")
+    assert with_tail(failed, "") is failed
+    assert with_tail(failed, "a\nb").fields["message"] == "10 s; its last lines:\na\nb"
 
 
 def test_what_became_of_an_attempt_reads_as_one_line() -> None:

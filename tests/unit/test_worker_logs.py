@@ -103,6 +103,19 @@ def test_a_pipe_that_is_held_open_is_left_after_a_moment(pipe: tuple[int, int]) 
     assert shelf.text == "last words"
 
 
+def test_the_last_lines_leave_out_what_python_says_of_us() -> None:
+    backlog = Backlog()
+    backlog.add("the last words\nFatal Python error: Aborted\n")
+    backlog.add('  File "/code/mine.py", line 1 in mine\n')
+    backlog.add('  File "/lib/hpo/worker/child.py", line 2 in serve\n')
+    backlog.add(f"\nExtension modules: {', '.join(['a.module'] * 500)} (total: 500)\n")
+    assert backlog.tail.splitlines() == [
+        "the last words",
+        "Fatal Python error: Aborted",
+        '  File "/code/mine.py", line 1 in mine',
+    ]
+
+
 def test_a_full_backlog_counts_what_it_leaves_out() -> None:
     backlog = Backlog(max_characters=10)
     for text in ("12345678", "abcdefgh", "XYZ"):

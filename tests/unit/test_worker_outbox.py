@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hpo.worker.outbox as outbox_module
 from hpo.client import ApiError
 from hpo.errors import Unavailable
 from hpo.worker.outbox import MAX_SERVER_FAULTS, Abandoned, Outbox, delays, persist
@@ -102,6 +103,35 @@ def test_it_is_stalled_while_the_service_is_away(ears: Ears) -> None:
     assert asked.wait(10)
     outbox[0].abandon()
     assert outbox[0].wait() is None
+
+
+def test_what_waits_is_bounded_and_the_child_waits_with_it(
+    ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_WAITING", 3)
+    is_back = threading.Event()
+    said: list[int] = []
+
+    def away_at_first(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        assert is_back.wait(10)
+        said.append(document["step"])
+        return {}
+
+    outbox = Outbox(away_at_first, ears)
+    all_put = threading.Event()
+
+    def put_all() -> None:
+        for step in range(20):
+            outbox.put("report", {"token": "t", "step": step})
+        all_put.set()
+
+    threading.Thread(target=put_all).start()
+    assert not all_put.wait(0.1)
+    is_back.set()
+    assert all_put.wait(10)
+    outbox.settle("complete", {**OUTCOME, "step": 20})
+    outbox.wait()
+    assert said == list(range(21))
 
 
 @pytest.mark.parametrize("code", ["lease_lost", "trial_finished", "not_found"])
