@@ -18,6 +18,16 @@ from api.upkeep import Upkeep
 from storage.store import Store
 
 READING = {"GET", "HEAD", "OPTIONS"}
+# What optuna-dashboard 0.21 answers to.
+PATHS = (
+    "/dashboard/",
+    "/api/",
+    "/static/",
+    "/csv/",
+    "/artifacts/",
+    "/favicon.ico/",
+    "/incompatible-rdb-schema/",
+)
 # The dashboard holds the interpreter while it works; few threads leave the others to the service.
 THREADS = 4
 
@@ -67,11 +77,15 @@ def _with_accept_encoding(scope: Scope) -> Scope:
     return {**scope, "headers": [*scope["headers"], (b"accept-encoding", b"identity")]}
 
 
+def _is_dashboards(path: str) -> bool:
+    return path == "/" or f"{path}/".startswith(PATHS)
+
+
 def no_route(dashboard: Dashboard) -> ASGIApp:
-    """What answers where no route matches: problems under /v1, the dashboard elsewhere."""
+    """What answers where no route matches: the dashboard on its own paths, a problem elsewhere."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
+        if scope["type"] == "http" and not _is_dashboards(scope["path"]):
             response = problem("not_found", f"There is nothing at {scope['path']}.")
             await response(scope, receive, send)
         else:

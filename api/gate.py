@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import internal, problem
 
 MAX_BODY_BYTES = 1024 * 1024
-TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most; send it in parts."
+TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most."
 
 
 class Gate:

@@ -172,6 +172,10 @@ class Client:
                 "start it with `hpo api` or `hpo up`, or give its address with --url",
                 url=self.url,
             ) from error
+        except RuntimeError as error:
+            if not self._http.is_closed:
+                raise
+            raise Unavailable("this client has been closed", url=self.url) from error
         if not response.is_success:
             self._refuse(response)
         return response
@@ -218,9 +222,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _message_of(status: int, problem: Document) -> str:
-    detail = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
     fields = [f"{found['field']}: {found['message']}" for found in problem.get("errors", ())]
-    return "\n".join([str(detail), *fields])
+    detail = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
+    return "\n".join(fields or [str(detail)])
 
 
 def _trial_path(study: str, number: int) -> str:

@@ -189,7 +189,11 @@ class StudyCreate(Body):
     def _direction(self, offer: Descriptor, faults: Faults) -> Direction:
         if self.direction is None and offer.direction is None:
             known = " or ".join(f'"{direction}"' for direction in Direction)
-            faults.add("direction", f"is required: {known}; no worker says it of this objective")
+            faults.add(
+                "direction",
+                f"is required: {known}; no worker has described {self.objective!r}, which could "
+                "say it (is it spelt as in /v1/objectives, and has the worker started?)",
+            )
         elif self.direction and offer.direction and self.direction is not offer.direction:
             faults.add(
                 "direction",

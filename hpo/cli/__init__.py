@@ -15,6 +15,8 @@ def main() -> None:
     """Runs the command line; an expected error is one clear sentence and exit code 1."""
     try:
         app(prog_name="hpo")
+    except KeyboardInterrupt:  # before a command listens for it
+        raise SystemExit(130) from None
     except (HpoError, OSError) as error:
         typer.secho(f"error: {error}", err=True, fg="red")
         raise SystemExit(1) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,11 +93,13 @@ class LocalService:
         """Raises PartEnded when a part has ended on its own."""
         for part in self.parts:
             if part.has_ended:
-                log = self.options.log(part.name)
-                raise PartEnded(
-                    f"the {part.name} ended with exit code {part.process.returncode}; "
-                    + (f"see {log}" if log else "its last lines above say why")
-                )
+                raise PartEnded(f"the {part.name} {self._end_of(part)}")
+
+    def _end_of(self, part: Part) -> str:
+        code, log = part.process.returncode, self.options.log(part.name)
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}; studies are kept, start again"
+        return f"ended with exit code {code}; " + (f"see {log}" if log else "see its lines above")
 
     def wait_until(
         self, happened: Callable[[], bool], seconds: float = float("inf"), what: str = ""

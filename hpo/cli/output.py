@@ -99,7 +99,8 @@ def why(trial: Document) -> str:
     prune = trial.get("prune")
     if prune and prune.get("median") is not None:
         return f"{number(prune.get('value'))} against median {number(prune['median'])}"
-    return str(trial["reason"] or "")
+    message = trial["message"].partition("\n")[0]
+    return ": ".join(part for part in (trial["reason"], message) if part)
 
 
 def counts_line(counts: Document) -> Text:

@@ -44,8 +44,9 @@ class CheckReport:
 
     @property
     def is_fine(self) -> bool:
-        """Whether a worker could run this objective."""
-        return self.ending.end != "failed"
+        """Whether a trial of this objective would end well."""
+        nothing = self.ending.end == "value" and self.ending.value is None and not self.reports
+        return self.ending.end != "failed" and not nothing
 
     def __str__(self) -> str:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
@@ -58,14 +59,19 @@ class CheckReport:
     def _end_text(self) -> str:
         ending = self.ending
         texts = {
-            "value": "returned nothing, the reports decide"
-            if ending.value is None
-            else f"returned {ending.value:g}",
-            "pruned": "stopped when it was told to prune",
+            "value": self._value_text(),
+            "pruned": f"works: ended as it should after {len(self.reports)} reports",
             "released": "gave its trial back",
             "failed": f"failed: {ending.reason}: {ending.message}",
         }
         return texts[ending.end]
+
+    def _value_text(self) -> str:
+        if self.ending.value is not None:
+            return f"works: returned {self.ending.value:g}"
+        if self.reports:
+            return "works: returned nothing, so a report becomes the value"
+        return "failed: invalid_result: it returned no value and reported none"
 
 
 def check_objective(
@@ -192,6 +198,11 @@ def _trial_for(
 ) -> _WatchedTrial:
     described = descriptor or Descriptor()
     space = described.space
+    if described.settings and (unknown := settings.keys() - described.settings.keys()):
+        raise ValueError(
+            f"settings: {', '.join(sorted(unknown))} unknown; it takes "
+            f"{', '.join(described.settings)}"
+        )
     if space is not None and (unknown := link.given.keys() - space.keys()):
         raise ValueError(
             f"params: {', '.join(sorted(unknown))} not in the space; it has {', '.join(space)}"

@@ -9,8 +9,10 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +20,7 @@ from hpo.objective import Descriptor, descriptor_of, is_allowed
 from hpo.space import space_to_json
 
 BUILT_IN = "objectives"
+IMPORT_SECONDS = 30
 
 
 def find_objectives(
@@ -28,7 +31,8 @@ def find_objectives(
     skipped: dict[str, str] = {}
     for name in sorted(candidate_modules(allow, code)):
         try:
-            module = importlib.import_module(name)
+            with time_limit(IMPORT_SECONDS):
+                module = importlib.import_module(name)
             found += [
                 descriptor_document(f"{name}:{attribute}", descriptor)
                 for attribute, descriptor in described_in(module)
@@ -36,6 +40,22 @@ def find_objectives(
         except BaseException as error:  # user code may even call sys.exit when it is imported
             skipped[name] = f"{type(error).__name__}: {error}"
     return found, skipped
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError in the main thread: a module that hangs must not keep the others."""
+
+    def give_up(number: int, frame: object) -> None:
+        raise TimeoutError(f"importing it took longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def candidate_modules(allow: Sequence[str], code: str | None) -> set[str]:

@@ -24,6 +24,7 @@ def study(**fields: Any) -> dict[str, Any]:
         "name": "digits",
         "state": "running",
         "reason": None,
+        "message": "",
         "blocked": None,
         "metric": "accuracy",
         "settings": {"epochs": 20},
@@ -48,6 +49,7 @@ def trial(**fields: Any) -> dict[str, Any]:
         "worker": "node:1",
         "device": "cpu",
         "reason": None,
+        "message": "",
         "prune": None,
         "awaiting_attempt": False,
     } | fields
@@ -204,6 +206,11 @@ class TestScreens:
         (why, trial(awaiting_attempt=True), "waits for its next attempt"),
         (why, trial(prune={"value": 0.5, "median": 0.75}), "0.5 against median 0.75"),
         (why, trial(reason="diverged"), "diverged"),
+        (
+            why,
+            trial(reason="objective_error", message="ValueError: bad\nmore"),
+            "objective_error: ValueError: bad",
+        ),
         (
             lambda counts: counts_line(counts).plain,
             {"COMPLETE": 1, "FAIL": 2},

@@ -131,7 +131,7 @@ def test_a_problem_becomes_an_error_with_its_facts() -> None:
     assert caught.value.status == 422
     assert caught.value.code == "invalid"
     assert caught.value.problem == problem
-    assert str(caught.value) == "the study is not valid\nspace.lr.low: must be above 0"
+    assert str(caught.value) == "space.lr.low: must be above 0"
 
 
 def test_an_error_without_problem_document_keeps_its_status() -> None:
@@ -228,3 +228,10 @@ def test_a_service_on_this_machine_is_not_looked_for_behind_a_proxy(
         threading.Thread(target=server.handle_request).start()
         with Client(f"http://127.0.0.1:{server.server_port}") as client:
             assert client.study("demo") == {}
+
+
+def test_a_client_that_was_closed_says_so() -> None:
+    client = answering({})
+    client.close()
+    with pytest.raises(Unavailable, match="closed"):
+        client.study("demo")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hpo.space import Categorical, FloatRange, IntRange
 from hpo.worker.check import GOES_ON, NEVER_ASKS, NOT_FINITE, REPORTS_NOTHING, CheckReport, draw
 from hpo.worker.check import check_objective as check
+from hpo.worker.endings import Ending
 
 HEAD = "import hpo\nfrom pathlib import Path\n"
 GOOD = """
@@ -58,7 +59,7 @@ def test_a_good_objective_has_no_warnings(checked: Checker) -> None:
     assert report.settings == {"epochs": 5}
     assert report.descriptor is not None
     assert str(report).splitlines()[1:3] == ["step 0: 0.25", "step 1: 0.25"]
-    assert "stopped when it was told to prune" in str(report)
+    assert "works: ended as it should after 2 reports" in str(report)
 
 
 def test_the_seed_decides_the_parameters(checked: Checker) -> None:
@@ -160,3 +161,17 @@ def test_stepped_values_are_drawn_on_their_grid(seed: int) -> None:
     assert draw(IntRange(low=1, high=9, step=3), generator) in (1, 4, 7)
     assert draw(IntRange(low=1, high=9, log=True), generator) in range(1, 10)
     assert draw(Categorical(choices=("a", None)), generator) in ("a", None)
+
+
+def test_nothing_returned_and_nothing_reported_is_not_fine() -> None:
+    report = CheckReport(
+        objective="m:f",
+        descriptor=None,
+        params={},
+        settings={},
+        reports=(),
+        ending=Ending(end="value", value=None),
+        seconds=0.0,
+    )
+    assert not report.is_fine
+    assert "invalid_result" in str(report)

@@ -97,3 +97,12 @@ def test_a_device_that_does_not_work_is_told() -> None:
 
     if not torch.cuda.is_available():
         assert device_fault("cuda") is not None
+
+
+def test_a_module_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hangs_here.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("hpo.worker.describe.IMPORT_SECONDS", 1)
+    found, skipped = find_objectives(["hangs_here"], str(tmp_path))
+    assert found == []
+    assert skipped == {"hangs_here": "TimeoutError: importing it took longer than 1 s"}

@@ -77,7 +77,7 @@ WRITES = [
     ("POST", "/api/trials/1/tell"),
     ("POST", "/api/trials/1/user-attrs"),
     ("POST", "/incompatible-rdb-schema"),
-    ("PATCH", "/anything"),
+    ("PATCH", "/dashboard"),
     ("BREW", "/api/studies/{id}"),
 ]
 
@@ -98,7 +98,8 @@ def test_the_service_answers_for_its_own_paths(client: TestClient) -> None:
         assert (response.status_code, read(response)["code"]) == (404, "not_found")
     response = client.delete("/v1/studies/x")
     assert (response.status_code, read(response)["code"]) == (405, "method_not_allowed")
-    assert client.get("/nothing").status_code == 404
+    for path in ("/nothing", "/docs/nothing", "/dashboards"):
+        assert read(client.get(path))["code"] == "not_found"
 
 
 @contextlib.contextmanager
