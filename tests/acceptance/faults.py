@@ -8,10 +8,13 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
+
+from hpo.client import Client
 
 # An objective of 0 to 0.1 s that leaves a line for each time its code ran.
 JITTER = """
@@ -105,3 +108,17 @@ def kill(pid: int) -> list[psutil.Process]:
     started = family(pid)[1:]
     os.kill(pid, signal.SIGKILL)
     return started
+
+
+def whole_trials(client: Client, study: str, n_trials: int, *, n_steps: int) -> list[Any]:
+    """A study's trials: all of them, each with one good end, and each step once and in order."""
+    trials = list(client.trials(study, curves=True))
+    assert [trial["number"] for trial in trials] == list(range(n_trials))
+    for trial in trials:
+        *cut_off, last = [attempt["outcome"] for attempt in trial["attempts"]]
+        assert set(cut_off) <= {"failed", "released"}, trial
+        assert (trial["state"], last) in {("COMPLETE", "complete"), ("PRUNED", "pruned")}, trial
+        steps = [point["step"] for point in trial["curve"]]
+        assert steps == list(range(len(steps))), trial
+        assert len(steps) == n_steps or trial["state"] == "PRUNED", trial
+    return trials
