@@ -232,3 +232,28 @@ def test_a_worker_that_stood_still_past_its_lease_writes_nothing_and_goes_on(
     await_fact(lambda: last_step(service, "next") >= 0 and last_step(service, "after") >= 0)
     workers = {service.client.trial(name, 0)["worker"] for name in ("next", "after")}
     assert workers == {first["worker"], second["worker"]}
+
+
+def test_reports_that_died_with_their_worker_are_made_again_from_the_checkpoint(
+    sqlite_service: Service, training: Path
+) -> None:
+    """The API is away when the worker dies: its checkpoint knows steps that nobody else does."""
+    service = sqlite_service
+    doomed = start_trainer(service, training)
+    train(service, "cut", epoch_seconds=0.3)
+    await_fact(lambda: last_step(service, "cut") >= 1, what="for the first steps")
+    service.processes[0].kill()
+    service.processes[0].wait()
+    unreported = set(service.folder.glob("checkpoints/*/0/attempt-1/step-*.pt"))
+    await_fact(
+        lambda: not unreported & set(service.folder.glob("checkpoints/*/0/attempt-1/step-*.pt")),
+        what="for checkpoints that are newer than any report",
+    )
+    kill(doomed.pid)
+    service.start_api()
+    service.await_ready()
+    start_trainer(service, training)
+    assert service.await_end("cut")["state"] == "completed"
+    (trial,) = whole_trials(service.client, "cut", 1, n_steps=10)
+    reported = {p["step"] for p in trial["curve"] if p["attempt"] == 1}
+    assert trial["attempts"][1]["resumed_from_step"] > max(reported) + 1
