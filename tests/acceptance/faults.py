@@ -36,6 +36,60 @@ def jitter(trial):
 """
 
 
+# A training whose weights and random state at the end are told as a hash.
+TRAINING = """
+import hashlib
+
+import torch
+from torch import nn
+
+from hpo import FloatRange
+from hpo.training import Split, TrainingObjective
+
+
+class Noisy(TrainingObjective):
+    space = {"lr": FloatRange(low=1e-3, high=1e-1, log=True)}
+    settings = {"epochs": 10, "batch_size": 8, "epoch_seconds": 0.0}
+
+    def model(self, params):
+        self.net = nn.Sequential(
+            nn.Linear(1, 32), nn.Tanh(), nn.Dropout(0.2), nn.Linear(32, 1)
+        )
+        return self.net
+
+    def data(self, params):
+        x = torch.linspace(-3, 3, 256).reshape(-1, 1)
+        return Split(train=(x[::2], torch.sin(x[::2])), valid=(x[1::2], torch.sin(x[1::2])))
+
+    def loss(self, output, target):
+        return nn.functional.mse_loss(output, target)
+
+    def optimizer(self, parameters, params):
+        return torch.optim.Adam(parameters, lr=params["lr"])
+
+    def scheduler(self, optimizer, params):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=160)
+
+    def evaluate(self, forward, batches):
+        import time
+
+        time.sleep(float(self.seconds))
+        return super().evaluate(forward, batches)
+
+    def __call__(self, trial):
+        self.seconds = trial.settings.get("epoch_seconds", 0.0)
+        super().__call__(trial)
+        digest = hashlib.sha256()
+        for _, tensor in sorted(self.net.state_dict().items()):
+            digest.update(tensor.numpy().tobytes())
+        digest.update(torch.get_rng_state().numpy().tobytes())
+        trial.set_user_attr("weights", digest.hexdigest())
+
+
+noisy = Noisy()
+"""
+
+
 def family(pid: int) -> list[psutil.Process]:
     """A process and all that it has started; nothing when it has ended already."""
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import Service, await_fact, serve
-from tests.acceptance.faults import JITTER, have_ended, kill, stopped, whole_trials
+from tests.acceptance.faults import JITTER, TRAINING, have_ended, kill, stopped, whole_trials
 
 # Each of these starts its children anew and so needs no torch: a dozen fit on two cores.
 LIGHT = ("--devices", "cpu", "--isolation", "spawn", "--allow", "jitter")
@@ -91,59 +91,6 @@ def test_a_worker_killed_each_second_costs_no_trial_and_doubles_none(
     lost = [a for t in trials for a in t["attempts"] if a["reason"] == "lost"]
     assert lost, "no kill hit a trial"
     assert have_ended(orphans), "a killed worker left processes behind"
-
-
-TRAINING = """
-import hashlib
-
-import torch
-from torch import nn
-
-from hpo import FloatRange
-from hpo.training import Split, TrainingObjective
-
-
-class Noisy(TrainingObjective):
-    space = {"lr": FloatRange(low=1e-3, high=1e-1, log=True)}
-    settings = {"epochs": 10, "batch_size": 8, "epoch_seconds": 0.0}
-
-    def model(self, params):
-        self.net = nn.Sequential(
-            nn.Linear(1, 32), nn.Tanh(), nn.Dropout(0.2), nn.Linear(32, 1)
-        )
-        return self.net
-
-    def data(self, params):
-        x = torch.linspace(-3, 3, 256).reshape(-1, 1)
-        return Split(train=(x[::2], torch.sin(x[::2])), valid=(x[1::2], torch.sin(x[1::2])))
-
-    def loss(self, output, target):
-        return nn.functional.mse_loss(output, target)
-
-    def optimizer(self, parameters, params):
-        return torch.optim.Adam(parameters, lr=params["lr"])
-
-    def scheduler(self, optimizer, params):
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=160)
-
-    def evaluate(self, forward, batches):
-        import time
-
-        time.sleep(float(self.seconds))
-        return super().evaluate(forward, batches)
-
-    def __call__(self, trial):
-        self.seconds = trial.settings.get("epoch_seconds", 0.0)
-        super().__call__(trial)
-        digest = hashlib.sha256()
-        for _, tensor in sorted(self.net.state_dict().items()):
-            digest.update(tensor.numpy().tobytes())
-        digest.update(torch.get_rng_state().numpy().tobytes())
-        trial.set_user_attr("weights", digest.hexdigest())
-
-
-noisy = Noisy()
-"""
 
 
 @pytest.fixture
