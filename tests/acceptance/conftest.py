@@ -48,6 +48,11 @@ class Service:
     def url(self) -> str:
         return self.client.url
 
+    @property
+    def api(self) -> subprocess.Popen[bytes]:
+        """The API process that was started last."""
+        return [process for process in self.processes if process.args[1] == "api"][-1]
+
     def start_api(self) -> subprocess.Popen[bytes]:
         """Starts an API process, which becomes ready when it can."""
         options = ("--port", str(self.port), "--lease-seconds", str(self.lease_seconds))

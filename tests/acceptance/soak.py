@@ -50,7 +50,6 @@ class Soak:
         self._service, self._server = service, server
         self._random = random.Random(seed)
         (service.folder / "noisy.py").write_text(TRAINING)
-        self._api = service.processes[0]
         self._workers = [self._launch(options) for options in WORKERS]
         self._open: dict[str, int] = {}
         self._asked: list[str] = []
@@ -137,11 +136,11 @@ class Soak:
             time.sleep(self._random.uniform(1, 2.5) * LEASE_SECONDS)
 
     def _kill_api(self) -> None:
-        self._api.kill()
+        self._service.api.kill()
         self._restart_api()
 
     def _terminate_api(self) -> None:
-        self._terminate(self._api)
+        self._terminate(self._service.api)
         self._restart_api()
 
     def _terminate(self, process: subprocess.Popen[bytes]) -> None:
@@ -152,9 +151,9 @@ class Soak:
             sys.stdout.write(f"{process.args} ended with exit code {code}\n")
 
     def _restart_api(self) -> None:
-        self._api.wait(30)
+        self._service.api.wait(30)
         time.sleep(self._random.uniform(0, 1.5) * LEASE_SECONDS)
-        self._api = self._service.start_api()
+        self._service.start_api()
 
     def _restart_database(self, mode: str) -> None:
         assert self._server is not None

@@ -75,9 +75,9 @@ def test_a_worker_killed_each_second_costs_no_trial_and_doubles_none(
     service = short_leases
     workers = [launch(service, code, 3) for _ in range(4)]
     await_fact(lambda: len(service.client.workers()) == 4, what="for the workers")
-    create(service, settings={"longest_seconds": 2}, max_attempts=100)
+    create(service, settings={"longest_seconds": 1}, max_attempts=100)
     choose, orphans, n_killed = random.Random(1), [], 0
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + 15
     while time.monotonic() < give_up_at and service.client.study("many")["state"] == "running":
         place = choose.randrange(4)
         orphans += kill(workers[place].pid)
@@ -175,7 +175,7 @@ def test_a_worker_that_stood_still_past_its_lease_writes_nothing_and_goes_on(
     resumed_from = second["resumed_from_step"]
     assert {p["attempt"] for p in trial["curve"] if p["step"] >= resumed_from} == {2}
     for name in ("next", "after"):  # both workers have room: the one that stood still claims, too
-        train(service, name, epoch_seconds=1)
+        train(service, name, epoch_seconds=0.5)
     await_fact(lambda: last_step(service, "next") >= 0 and last_step(service, "after") >= 0)
     workers = {service.client.trial(name, 0)["worker"] for name in ("next", "after")}
     assert workers == {first["worker"], second["worker"]}
@@ -189,8 +189,8 @@ def test_reports_that_died_with_their_worker_are_made_again_from_the_checkpoint(
     doomed = start_trainer(service, training)
     train(service, "cut", epoch_seconds=0.3)
     await_fact(lambda: last_step(service, "cut") >= 1, what="for the first steps")
-    service.processes[0].kill()
-    service.processes[0].wait()
+    service.api.kill()
+    service.api.wait()
     unreported = set(service.folder.glob("checkpoints/*/0/attempt-1/step-*.pt"))
     await_fact(
         lambda: not unreported & set(service.folder.glob("checkpoints/*/0/attempt-1/step-*.pt")),
