@@ -5,15 +5,17 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench soak clean
 
 help:
 	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
 	@echo "make test          all tests but the benchmarks"
 	@echo "make check         ruff, format, mypy, import rules"
 	@echo "make bench         the benchmarks"
+	@echo "make soak          faults at random on both databases for SECONDS=600 together"
 	@echo "make clean         removes .venv, caches and the data of demos; studies of 'hpo up' stay"
 
 # torch first and alone: its build depends on the machine, everything else on constraints.txt.
@@ -30,7 +32,7 @@ demo: $(INSTALLED)
 	@$(BIN)/hpo demo $(if $(KEEP),--keep)
 
 # One thread each: trials and tests share the cores, and torch would start a pool in every process.
-test bench: export OMP_NUM_THREADS = 1
+test bench soak: export OMP_NUM_THREADS = 1
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --ignore=tests/benchmarks
@@ -43,6 +45,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/benchmarks
+
+soak: $(INSTALLED)
+	$(BIN)/python -m tests.acceptance.soak --seconds $$(( $(SECONDS) / 2 ))
 
 clean:
 	rm -rf .venv build dist *.egg-info hpo-data/demo-*

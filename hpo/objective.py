@@ -80,6 +80,8 @@ class Trial:
         device: "cpu" or "cuda"; the worker has already made the right device the visible one.
         checkpoint_dir: where this attempt may write.
         resume_dirs: folders of earlier attempts, newest first; read only.
+        answered_step: the last step whose report has arrived for certain, and with it all before;
+            -1 when none has.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Trial:
         self.seed, self.device, self.direction = seed, device, direction
         self.checkpoint_dir, self.resume_dirs = checkpoint_dir, resume_dirs
         self.user_attrs: dict[str, Any] = {}
+        self.answered_step = -1
 
     def suggest_float(
         self,
@@ -160,7 +163,10 @@ class Trial:
             metrics={name: _number(name, metric) for name, metric in metrics.items()},
         )
         self._has_started = True
-        self._decide(self._link.report(measurement))
+        decision = self._link.report(measurement)
+        if decision is not None:  # reports arrive in order
+            self.answered_step = measurement.step
+        self._decide(decision)
 
     def should_prune(self) -> bool:
         """Whether the newest verdict ends this trial; raise `TrialPruned` then."""

@@ -74,11 +74,13 @@ class Claims:
         return self._claimed(taken)
 
     def _take_any(self, request: ClaimRequest) -> _Taken | None:
-        for study_id in self._database.read(lambda c: _candidates(c, request)):
+        study_ids = self._database.read(lambda c: _candidates(c, request))
+        for study_id in study_ids:
             taken = self._database.write(functools.partial(self._take, study_id, request))
             if taken is not None:
                 return taken
-        return None
+        # A take whose answer got lost was tried again, and found that the study had no more.
+        return self._database.read(lambda c: _replay(c, request)) if study_ids else None
 
     def _take(
         self, study_id: int, request: ClaimRequest, connection: sa.Connection

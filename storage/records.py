@@ -167,6 +167,11 @@ class LeaseTimes:
                 f"{self.lease_seconds} and {self.heartbeat_seconds}"
             )
 
+    @property
+    def reap_seconds(self) -> float:
+        """How often to look for expired leases; a look that comes a lease late postpones all."""
+        return min(5.0, self.heartbeat_seconds)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerRegistration:

@@ -90,6 +90,7 @@ class Store:
     """Everything in one database; every method may be called from any thread."""
 
     def __init__(self, url: str, times: LeaseTimes) -> None:
+        self.times = times
         self._database = Database(url)
         self._optuna = cached(self._database)
         self._is_prepared = False

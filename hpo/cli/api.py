@@ -122,7 +122,7 @@ def serve(store: Store, *, host: str, port: int, writes: bool, access_log: bool)
 
     # The app object, not its name: `api` in the current folder may be someone else's.
     config = uvicorn.Config(
-        create_app(store, dashboard_writes=writes),
+        create_app(store, dashboard_writes=writes, reap_seconds=store.times.reap_seconds),
         host=host,
         port=port,
         access_log=access_log,

@@ -153,6 +153,7 @@ class Training:
         last = self.progress.history[-1]
         step, value, metrics = last["step"], last["value"], last["metrics"]
         self.trial.report(value, step, **metrics)
+        self._note_answers()
         # The loss as well: an accuracy stays finite when every output is nan.
         check_metrics(step, {"loss": metrics.get("loss", 0.0), self.recipe.metric: value})
         if self.trial.should_prune():
@@ -189,7 +190,17 @@ class Training:
         set_rng_state(state["rng"])
         say(f"resuming after step {step}")
         self.trial.start(step)
+        self._repeat_reports()
         return True
+
+    def _repeat_reports(self) -> None:
+        """Makes those before the last again that may have died with the attempt before."""
+        for entry in self.progress.history[self.progress.answered_step + 1 : -1]:
+            self.trial.report(entry["value"], entry["step"], **entry["metrics"])
+        self._note_answers()
+
+    def _note_answers(self) -> None:
+        self.progress.answered_step = max(self.progress.answered_step, self.trial.answered_step)
 
     def _fingerprint(self) -> dict[str, str]:
         kind = type(self.recipe)

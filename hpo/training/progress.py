@@ -15,6 +15,7 @@ class Progress:
 
     epochs: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    answered_step: int = -1  # reports up to it have arrived; later ones may have got lost
     best: dict[str, Any] | None = None
     n_samples: int = 0
     train_seconds: float = 0.0

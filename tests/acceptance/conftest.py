@@ -19,7 +19,7 @@ from hpo.client import Client
 from hpo.errors import HpoError
 
 # Short, so that the end of a dead worker's lease can be waited for.
-LEASE_SECONDS = "6"
+LEASE_SECONDS = 6.0
 
 HPO = str(Path(sys.executable).with_name("hpo"))
 
@@ -37,10 +37,29 @@ def await_fact(fact: Callable[[], Any], seconds: float = 90.0, what: str = "") -
 class Service:
     """An API process and its workers on one database."""
 
-    url: str
+    database_url: str
+    port: int
     folder: Path
     client: Client
+    lease_seconds: float = LEASE_SECONDS
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.client.url
+
+    @property
+    def api(self) -> subprocess.Popen[bytes]:
+        """The API process that was started last."""
+        return [process for process in self.processes if process.args[1] == "api"][-1]
+
+    def start_api(self) -> subprocess.Popen[bytes]:
+        """Starts an API process, which becomes ready when it can."""
+        options = ("--port", str(self.port), "--lease-seconds", str(self.lease_seconds))
+        return self.start("api", "--db", self.database_url, *options)
+
+    def await_ready(self) -> None:
+        await_fact(lambda: is_ready(self.client), what="for the API")
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         log = self.folder / f"{arguments[0]}-{len(self.processes)}.log"
@@ -58,10 +77,14 @@ class Service:
     def start_worker(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts a worker and waits until it is registered."""
         n_before = len(self.client.workers())
-        checkpoints = str(self.folder / "checkpoints")
-        process = self.start("worker", "--url", self.url, "--checkpoints", checkpoints, *arguments)
+        process = self.launch_worker(*arguments)
         await_fact(lambda: len(self.client.workers()) > n_before, what="for the worker")
         return process
+
+    def launch_worker(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts a worker, which registers when it can."""
+        checkpoints = str(self.folder / "checkpoints")
+        return self.start("worker", "--url", self.url, "--checkpoints", checkpoints, *arguments)
 
     def await_end(self, study: str, seconds: float = 240.0) -> dict[str, Any]:
         """Waits until a study is no longer running and answers it."""
@@ -76,14 +99,17 @@ class Service:
 
     def stop(self) -> None:
         """Ends what still runs: workers first, so that they can give their trials back."""
-        for process in reversed(self.processes):
-            if process.poll() is None:
+        running = [process for process in self.processes if process.poll() is None]
+        apis = [process for process in running if process.args[1] == "api"]
+        for part in ([process for process in running if process not in apis], apis):
+            for process in part:
                 process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=45)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            for process in part:
+                try:
+                    process.wait(timeout=45)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
 
 def free_port() -> int:
@@ -100,24 +126,15 @@ def is_ready(client: Client) -> bool:
     return True
 
 
-def serve(database_url: str, folder: Path) -> Iterator[Service]:
+def serve(database_url: str, folder: Path, **fields: Any) -> Iterator[Service]:
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with Client(url) as client:
-        service = Service(url=url, folder=folder, client=client)
+    with Client(f"http://127.0.0.1:{port}") as client:
+        service = Service(
+            database_url=database_url, port=port, folder=folder, client=client, **fields
+        )
         try:
-            service.start(
-                *(
-                    "api",
-                    "--db",
-                    database_url,
-                    "--port",
-                    str(port),
-                    "--lease-seconds",
-                    LEASE_SECONDS,
-                )
-            )
-            await_fact(lambda: is_ready(client), what="for the API")
+            service.start_api()
+            service.await_ready()
             yield service
         finally:
             service.stop()
