@@ -21,6 +21,7 @@ from storage import leases
 from storage import tables as t
 from storage.curves import to_step_columns
 from storage.engine import Database
+from storage.lifecycle import order_to
 from storage.records import Lease
 from storage.search import Search, param_row
 from storage.settling import set_user_attrs
@@ -71,7 +72,8 @@ class Reports:
             raise InvalidField(
                 "name",
                 f"{name!r} is not in the study's space, which was declared when it was created "
-                f"({', '.join(definition.space)}); add it in a new study, or fix it in the settings",
+                f"({', '.join(definition.space)}); add it in a new study, or fix it in the "
+                "settings",
             )
         drawn = self._search.suggest(
             definition, study.study_id, held.trial_id, name, parameter, relative
@@ -107,7 +109,12 @@ class Reports:
         held, study, definition, decision = self._database.write(write)
         if decision is not None:
             return decision
-        decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        order = order_to(study)
+        if order is None or order.verdict is Verdict.PAUSE:
+            decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        if order is not None and (decision is None or decision.verdict is Verdict.CONTINUE):
+            decision = order  # a trial that is pruned anyhow need not be paused
+        assert decision is not None
         return self._database.write(lambda c: _store_verdict(c, held, measurement.step, decision))
 
     def _decide(
@@ -186,14 +193,23 @@ def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: De
         if stored is None:
             raise TrialFinished()
         return stored
-    if decision.verdict is not Verdict.CONTINUE:
-        told = {
-            "verdict": decision.verdict,
-            "reason": decision.reason,
-            "evidence": strict(dict(decision.evidence)),
-        }
-        connection.execute(t.hpo_trial.update().where(_trial(held)).values(told=told))
+    _tell(connection, held, decision)
     return decision
+
+
+def _tell(connection: sa.Connection, held: Any, decision: Decision) -> None:
+    """Notes with the trial that it was told to end; what it was told first says why it did."""
+    if decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
+        return
+    told = {
+        "verdict": decision.verdict,
+        "reason": decision.reason,
+        "evidence": strict(dict(decision.evidence)),
+    }
+    update = t.hpo_trial.update().where(_trial(held))
+    if decision.verdict is Verdict.STOP:
+        update = update.where(t.hpo_trial.c.told.is_(sa.null()))
+    connection.execute(update.values(told=told))
 
 
 def _decision(row: sa.Row[Any]) -> Decision | None:
