@@ -39,7 +39,7 @@ def end_if_done(connection: sa.Connection, study: Any) -> StudyState:
         return state
     if state is StudyState.STOPPING:
         return _end_if_drained(connection, current)
-    if current.is_over_time:
+    if state is StudyState.RUNNING and current.is_over_time:
         return stop_study(connection, current, Reason.TIMED_OUT, timeout_message(current))
     failure = too_much_failed(connection, current)
     if failure is not None:

@@ -55,8 +55,10 @@ class Held:
     @property
     def may_go_on(self) -> bool:
         """Whether the study will have another attempt for it."""
-        goes_on = self.study.state in (StudyState.RUNNING, StudyState.PAUSED)
-        return goes_on and not self.study.is_over_time
+        state = StudyState(self.study.state)
+        if state is StudyState.RUNNING:
+            return not self.study.is_over_time
+        return state is StudyState.PAUSED
 
     def ended_attempts(self, outcome: str) -> int:
         attempt = t.hpo_attempt.c
