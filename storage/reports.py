@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -177,6 +178,7 @@ def _write_step(connection: sa.Connection, trial_id: int, measurement: Measureme
 
 def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: Decision) -> Decision:
     """Writes a verdict unless the same report, made twice, already has one."""
+    decision = replace(decision, evidence=strict(dict(decision.evidence)))
     mine = _verdict(held, step)
     written = connection.execute(
         t.hpo_verdict.update()
@@ -184,7 +186,7 @@ def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: De
         .values(
             verdict=decision.verdict,
             reason=decision.reason,
-            evidence=strict(dict(decision.evidence)),
+            evidence=decision.evidence,
         )
     ).rowcount
     if written == 0:
@@ -204,7 +206,7 @@ def _tell(connection: sa.Connection, held: Any, decision: Decision) -> None:
     told = {
         "verdict": decision.verdict,
         "reason": decision.reason,
-        "evidence": strict(dict(decision.evidence)),
+        "evidence": decision.evidence,
     }
     update = t.hpo_trial.update().where(_trial(held))
     if decision.verdict is Verdict.STOP:

@@ -453,7 +453,7 @@ def databases(request: pytest.FixtureRequest, backend: str) -> Databases:
     return postgresql
 
 
-@pytest.mark.parametrize(("backend", "n_examples"), [("sqlite", 150), ("postgresql", 12)])
+@pytest.mark.parametrize(("backend", "n_examples"), [("sqlite", 25), ("postgresql", 4)])
 def test_no_order_of_events_breaks_the_protocol(databases: Databases, n_examples: int) -> None:
     run_state_machine_as_test(
         lambda: ClaimProtocol(databases),
