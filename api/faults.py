@@ -33,6 +33,7 @@ SENTENCES = {
     "finite_number": "must be finite",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
+    "greater_than": "must be above {gt}",
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "enum": "must be {expected}",

@@ -1,4 +1,4 @@
-"""Studies: create, list, show, best."""
+"""Studies: create, list, show, best, amend, and the states that users put them in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Response
 
 from api.errors import problems
 from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
+from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.service import DoorbellDep, StoreDep, StudyName
 from hpo.seeds import MAX_SEED
@@ -59,3 +60,54 @@ def get_study(study: StudyName, store: StoreDep) -> StudyReply:
 )
 def get_best(study: StudyName, store: StoreDep) -> BestOfStudyReply:
     return BestOfStudyReply.of_study(study, store.studies.best(study))
+
+
+@router.patch(
+    "/{study}",
+    summary="Change what a study may spend; more trials reopen one that has ended",
+    responses=problems("not_found", "conflict"),
+)
+def amend_study(
+    study: StudyName, body: StudyAmend, store: StoreDep, doorbell: DoorbellDep
+) -> StudyReply:
+    amended = store.lifecycle.amend(study, body.changes)
+    doorbell.ring()
+    return StudyReply.of(amended)
+
+
+@router.post(
+    "/{study}/pause",
+    summary="Hand out nothing more; running trials are given back at their next report",
+    responses=problems("not_found", "conflict"),
+)
+def pause_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.lifecycle.pause(study))
+
+
+@router.post(
+    "/{study}/resume",
+    summary="Let a paused study go on",
+    responses=problems("not_found", "conflict"),
+)
+def resume_study(study: StudyName, store: StoreDep, doorbell: DoorbellDep) -> StudyReply:
+    resumed = store.lifecycle.resume(study)
+    doorbell.ring()
+    return StudyReply.of(resumed)
+
+
+@router.post(
+    "/{study}/stop",
+    summary="Start no more trials; the study ends when the running ones have",
+    responses=problems("not_found", "conflict"),
+)
+def stop_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.lifecycle.stop(study))
+
+
+@router.post(
+    "/{study}/cancel",
+    summary="Stop, and end running trials at their next report",
+    responses=problems("not_found", "conflict"),
+)
+def cancel_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.lifecycle.cancel(study))

@@ -76,22 +76,42 @@ class Client:
 
     def study(self, name: str) -> dict[str, Any]:
         """One study with its counts and best trial."""
-        return self._get(f"/v1/studies/{quote(name, safe='')}")
+        return self._get(_study_path(name))
 
     def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
         """All studies, newest first, page by page."""
         return self._pages("/v1/studies", {"limit": STUDY_PAGE_LIMIT, **query})
 
+    def amend_study(self, name: str, changes: Document) -> dict[str, Any]:
+        """Changes fields of the budget, and the priority; None lifts a limit."""
+        return _read(self._send("PATCH", _study_path(name), changes))
+
+    def pause_study(self, name: str) -> dict[str, Any]:
+        """Hands out nothing more; running trials are given back at their next report."""
+        return self._post(f"{_study_path(name)}/pause")
+
+    def resume_study(self, name: str) -> dict[str, Any]:
+        """Lets a paused study go on."""
+        return self._post(f"{_study_path(name)}/resume")
+
+    def stop_study(self, name: str) -> dict[str, Any]:
+        """Starts no more trials; the study ends when the running ones have."""
+        return self._post(f"{_study_path(name)}/stop")
+
+    def cancel_study(self, name: str) -> dict[str, Any]:
+        """As `stop_study`, and running trials are told to end at their next report."""
+        return self._post(f"{_study_path(name)}/cancel")
+
     def best(self, name: str) -> dict[str, Any]:
         """The best trial. Raises ApiError with code `no_completed_trial` when there is none."""
-        return self._get(f"/v1/studies/{quote(name, safe='')}/best")
+        return self._get(f"{_study_path(name)}/best")
 
     def trials(
         self, name: str, *, state: str | None = None, curves: bool = False
     ) -> Iterator[dict[str, Any]]:
         """All trials of a study by ascending number, page by page."""
         query = {"limit": PAGE_LIMIT, "curves": str(curves).lower(), "state": state}
-        for trial in self._pages(f"/v1/studies/{quote(name, safe='')}/trials", query):
+        for trial in self._pages(f"{_study_path(name)}/trials", query):
             yield _decoded_trial(trial)
 
     def trial(self, name: str, number: int) -> dict[str, Any]:
@@ -138,6 +158,9 @@ class Client:
 
     def _get(self, path: str, query: Document | None = None) -> dict[str, Any]:
         return _read(self._send("GET", path, query=query))
+
+    def _post(self, path: str) -> dict[str, Any]:
+        return _read(self._send("POST", path))
 
     def _pages(self, path: str, query: Document) -> Iterator[dict[str, Any]]:
         asked = {key: value for key, value in query.items() if value is not None}
@@ -227,8 +250,12 @@ def _message_of(status: int, problem: Document) -> str:
     return "\n".join(fields or [str(detail)])
 
 
+def _study_path(name: str) -> str:
+    return f"/v1/studies/{quote(name, safe='')}"
+
+
 def _trial_path(study: str, number: int) -> str:
-    return f"/v1/studies/{quote(study, safe='')}/trials/{number}"
+    return f"{_study_path(study)}/trials/{number}"
 
 
 def _decoded_trial(trial: dict[str, Any]) -> dict[str, Any]:

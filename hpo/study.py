@@ -28,7 +28,7 @@ class Direction(enum.StrEnum):
 
 
 class StudyState(enum.StrEnum):
-    """`stopping` drains: running trials end as they would, none is started."""
+    """`stopping`: no trial is started; it ends when the running ones have ended."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -64,19 +64,37 @@ class Algorithm:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+# About 30 years: what every clock and timer takes.
+MAX_LIMIT_SECONDS = 1e9
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a study may spend. `n_trials` counts the trials that the study itself starts."""
+    """What a study may spend. `n_trials` counts the trials that the study itself starts.
+
+    `timeout_seconds` is for the study from its first claim, `trial_timeout_seconds` for a trial
+    over all its attempts; both leave pauses out. `no_progress_seconds` is the longest time that
+    an attempt may go without a report.
+    """
 
     n_trials: int
     max_parallel_trials: int | None = None
     max_failed_trials: int | None = None
+    timeout_seconds: float | None = None
+    trial_timeout_seconds: float | None = None
+    no_progress_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_trials", "max_parallel_trials", "max_failed_trials"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise InvalidField(name, f"must be 1 or more, got {count}")
+        for name in ("timeout_seconds", "trial_timeout_seconds", "no_progress_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 < seconds <= MAX_LIMIT_SECONDS:
+                raise InvalidField(
+                    name, f"must be above 0 and {MAX_LIMIT_SECONDS:g} at most, got {seconds}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

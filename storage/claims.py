@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,17 +21,19 @@ import sqlalchemy as sa
 from hpo.errors import HpoError
 from hpo.objective import is_allowed
 from hpo.seeds import trial_seed
+from hpo.space import Choice
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Reason
 from storage import leases, workers
 from storage import tables as t
-from storage.ending import fail_study
+from storage.ending import end_if_done, fail_study
 from storage.engine import Database, db_now, naive_utc
+from storage.limits import seconds_left
 from storage.params import params_of
 from storage.picking import pick
 from storage.records import Claimed, ClaimRequest
 from storage.search import Sampled, Search
-from storage.studies import definition_of
+from storage.studies import definition_of, lock_study, study_row
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +87,13 @@ class Claims:
     def _take(
         self, study_id: int, request: ClaimRequest, connection: sa.Connection
     ) -> _Taken | None:
-        lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == study_id)
-        if connection.execute(lock.with_for_update()).first() is None:
+        if not lock_study(connection, study_id):
             return None  # deleted by another Optuna program; the reaper sweeps up
-        study = connection.execute(
-            sa.select(t.hpo_study).where(t.hpo_study.c.study_id == study_id)
-        ).one()
-        if study.state != StudyState.RUNNING:
+        study = study_row(connection, t.hpo_study.c.study_id == study_id)
+        if study is None or study.state != StudyState.RUNNING:
+            return None
+        if study.is_over_time:
+            end_if_done(connection, study)
             return None
         picked = pick(connection, study)
         if picked is None:
@@ -170,7 +172,11 @@ class Claims:
         return True
 
     def _claimed(self, taken: _Taken) -> Claimed:
-        params = self._database.read(lambda c: params_of(c, [taken.trial_id]))
+        def read(connection: sa.Connection) -> tuple[Mapping[str, Choice], float | None]:
+            params = params_of(connection, [taken.trial_id])[taken.trial_id]
+            return params, seconds_left(connection, taken.study, taken.number, taken.attempt)
+
+        params, left = self._database.read(read)
         return Claimed(
             study_name=taken.definition.name,
             study_uuid=UUID(taken.study.uuid),
@@ -178,9 +184,10 @@ class Claims:
             number=taken.number,
             attempt=taken.attempt,
             token=taken.token,
-            params=params[taken.trial_id],
+            params=params,
             seed=trial_seed(taken.definition.seed, taken.number),
             lease_seconds=self._lease_seconds,
+            seconds_left=left,
         )
 
 
@@ -266,8 +273,7 @@ def _describe(taken: _Taken, error: Exception) -> str:
 
 def _give_up(taken: _Taken, message: str, connection: sa.Connection) -> None:
     """Fails the trial that could not be sampled, and with it the study."""
-    lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == taken.study.study_id)
-    connection.execute(lock.with_for_update()).all()
+    lock_study(connection, taken.study.study_id)
     lease = t.hpo_lease.delete().where(t.hpo_lease.c.token == taken.token)
     if connection.execute(lease).rowcount == 0:
         return

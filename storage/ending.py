@@ -1,72 +1,107 @@
-"""When a study ends: its budget is spent and nothing is open, or too much has failed.
+"""When a study ends: its budget is spent, too much has failed, its time is over, it was stopped.
 
 Called under the lock on Optuna's `studies` row.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from hpo.study import StudyState
-from hpo.trial import Reason, TrialState
+from hpo.trial import Reason, Verdict
+from storage import leases
 from storage import tables as t
 from storage.engine import db_now, naive_utc
+from storage.limits import stopped_clock, timeout_message
+from storage.studies import study_row
 
 # A study whose first trials have all failed has a fault that more trials do not cure.
 FIRST_FAILURES = 5
 
 
+class _Ended(NamedTuple):
+    """A study's own trials that have ended. Those that the study itself cut off did not fail."""
+
+    n_trials: int
+    n_failed: int
+    n_others: int
+
+
 def end_if_done(connection: sa.Connection, study: Any) -> StudyState:
-    """Writes the end of a running study if it has come; answers the state that stands."""
-    current = connection.execute(
-        sa.select(t.hpo_study).where(t.hpo_study.c.uuid == study.uuid)
-    ).one()
-    if current.state != StudyState.RUNNING:
-        return StudyState(current.state)
-    ended = _ended(connection, current)
-    failure = _too_much_failed(connection, current, ended)
+    """Writes the end of a study if it has come; answers the state that stands."""
+    current = study_row(connection, t.hpo_study.c.uuid == study.uuid)
+    assert current is not None, "the caller holds its lock"
+    state = StudyState(current.state)
+    if state.is_ended:
+        _cancel_unfinished(connection, current)
+        return state
+    if state is StudyState.STOPPING:
+        return _end_if_drained(connection, current)
+    if state is StudyState.RUNNING and current.is_over_time:
+        return stop_study(connection, current, Reason.TIMED_OUT, timeout_message(current))
+    failure = too_much_failed(connection, current)
     if failure is not None:
-        _cancel_awaiting(connection, current)
         return _end(connection, current, StudyState.FAILED, failure)
-    if current.n_started >= current.n_trials and sum(ended.values()) >= current.n_started:
-        return _end(connection, current, StudyState.COMPLETED, None)
-    return StudyState.RUNNING
+    n_ended = _ended(connection, current).n_trials
+    if current.n_started >= current.n_trials and n_ended >= current.n_started:
+        return _end(connection, current, StudyState.COMPLETED, _all_ended(current))
+    return state
+
+
+def stop_study(
+    connection: sa.Connection, study: Any, stop_reason: Reason | None, message: str
+) -> StudyState:
+    """No trial begins any more; running ones are told to stop if `stop_reason` says why."""
+    values = {"state": StudyState.STOPPING, "stop_reason": stop_reason, "reason": message}
+    mine = t.hpo_study.c.uuid == study.uuid
+    connection.execute(t.hpo_study.update().where(mine).values(values))
+    return end_if_done(connection, study)
 
 
 def fail_study(connection: sa.Connection, study: Any, reason: str) -> None:
-    """Ends a study that cannot go on."""
-    _cancel_awaiting(connection, study)
-    _end(connection, study, StudyState.FAILED, reason)
+    """Ends a study that cannot go on, unless it has ended meanwhile."""
+    if not end_if_done(connection, study).is_ended:
+        _end(connection, study, StudyState.FAILED, reason)
 
 
-def _ended(connection: sa.Connection, study: Any) -> Counter[TrialState]:
-    """The study's own trials that have ended, by state; foreign ones do not count."""
-    rows = connection.execute(
-        sa.select(t.trials.c.state, sa.func.count())
-        .join(t.hpo_trial, t.hpo_trial.c.trial_id == t.trials.c.trial_id)
-        .where(t.hpo_trial.c.study_uuid == study.uuid, t.trials.c.study_id == study.study_id)
-        .where(t.trials.c.state.in_(["COMPLETE", "PRUNED", "FAIL"]))
-        .group_by(t.trials.c.state)
-    )
-    return Counter({TrialState[state.name]: n_trials for state, n_trials in rows})
-
-
-def _too_much_failed(
-    connection: sa.Connection, study: Any, ended: Counter[TrialState]
-) -> str | None:
-    n_failed = ended[TrialState.FAIL]
+def too_much_failed(connection: sa.Connection, study: Any) -> str | None:
+    """Why so many failed trials are too many; None when they are not."""
+    ended = _ended(connection, study)
     if study.max_failed_trials is not None:
         limit, cause = study.max_failed_trials, f"max_failed_trials is {study.max_failed_trials}"
-    elif n_failed == sum(ended.values()):
+    elif not ended.n_others:
         limit, cause = FIRST_FAILURES, "no trial has ended otherwise"
     else:
         return None
-    if n_failed < limit:
+    if ended.n_failed < limit:
         return None
-    return f"{n_failed} trials failed; {cause}. The last one: {_last_message(connection, study)}"
+    message = _last_message(connection, study)
+    return f"{ended.n_failed} trials failed; {cause}. The last one: {message}"
+
+
+def _all_ended(study: Any) -> str:
+    return f"All {study.n_started} trials have ended."
+
+
+def _ended(connection: sa.Connection, study: Any) -> _Ended:
+    """Counts the study's own trials; foreign ones do not count."""
+    trial = t.hpo_trial.c
+    was_cut = sa.or_(
+        trial.reason == Reason.CANCELLED, trial.told["verdict"].as_string() == Verdict.STOP
+    )
+    failed = t.trials.c.state == "FAIL"
+    n_failed = sa.func.sum(sa.case((sa.and_(failed, was_cut), 0), (failed, 1), else_=0))
+    n_others = sa.func.sum(sa.case((failed, 0), else_=1))
+    row = connection.execute(
+        sa.select(sa.func.count(), n_failed, n_others)
+        .select_from(t.trials)
+        .join(t.hpo_trial, trial.trial_id == t.trials.c.trial_id)
+        .where(trial.study_uuid == study.uuid, t.trials.c.study_id == study.study_id)
+        .where(t.trials.c.state.in_(["COMPLETE", "PRUNED", "FAIL"]))
+    ).one()
+    return _Ended(*(count or 0 for count in row))
 
 
 def _last_message(connection: sa.Connection, study: Any) -> str:
@@ -80,31 +115,50 @@ def _last_message(connection: sa.Connection, study: Any) -> str:
     return message or "without a message"
 
 
-def _cancel_awaiting(connection: sa.Connection, study: Any) -> None:
-    """Trials that wait for an attempt which will not come end as cancelled."""
-    trial = t.hpo_trial.c
-    awaiting = sa.and_(trial.study_uuid == study.uuid, trial.next_attempt_at.is_not(None))
-    ids = connection.execute(sa.select(trial.trial_id).where(awaiting)).scalars().all()
-    if not ids:
-        return
-    connection.execute(
-        t.hpo_trial.update()
-        .where(awaiting)
-        .values(next_attempt_at=None, reason=Reason.CANCELLED, message="The study has ended.")
+def _end_if_drained(connection: sa.Connection, study: Any) -> StudyState:
+    _cancel_unfinished(connection, study)
+    if _ended(connection, study).n_trials < study.n_started:
+        return StudyState.STOPPING
+    timed_out = study.stop_reason == Reason.TIMED_OUT
+    state = StudyState.COMPLETED if timed_out else StudyState.STOPPED
+    return _end(connection, study, state, study.reason)
+
+
+def _cancel_unfinished(connection: sa.Connection, study: Any) -> None:
+    """Trials whose next attempt, or whose parameters, will not come end as cancelled."""
+    trial, lease = t.hpo_trial.c, t.hpo_lease.c
+    awaiting = sa.select(trial.number).where(
+        trial.study_uuid == study.uuid, trial.next_attempt_at.is_not(None)
     )
+    abandoned = (
+        t.hpo_lease.delete()
+        .where(lease.study_uuid == study.uuid, lease.phase == leases.SAMPLING)
+        .where(lease.acquired_until < db_now())
+        .returning(lease.number)
+    )
+    numbers = [
+        *connection.execute(awaiting).scalars(),
+        *connection.execute(abandoned).scalars(),
+    ]
+    if not numbers:
+        return
+    facts = {"reason": Reason.CANCELLED, "message": "The study ended before its next attempt."}
+    ids = connection.execute(
+        t.hpo_trial.update()
+        .where(trial.study_uuid == study.uuid, trial.number.in_(numbers))
+        .values(next_attempt_at=None, **facts)
+        .returning(trial.trial_id)
+    ).scalars()
     connection.execute(
         t.trials.update()
-        .where(t.trials.c.trial_id.in_(ids), t.trials.c.state == "RUNNING")
+        .where(t.trials.c.trial_id.in_(ids.all()), t.trials.c.state == "RUNNING")
         .values(state="FAIL", datetime_complete=naive_utc())
     )
 
 
-def _end(
-    connection: sa.Connection, study: Any, state: StudyState, reason: str | None
-) -> StudyState:
-    connection.execute(
-        t.hpo_study.update()
-        .where(t.hpo_study.c.uuid == study.uuid)
-        .values(state=state.value, reason=reason, ended_at=db_now())
-    )
+def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) -> StudyState:
+    values = {"state": state, "reason": reason, "stop_reason": None, "ended_at": db_now()}
+    mine = t.hpo_study.c.uuid == study.uuid
+    connection.execute(t.hpo_study.update().where(mine).values(**values, **stopped_clock()))
+    _cancel_unfinished(connection, study)
     return state

@@ -55,6 +55,16 @@ class db_now(sa.sql.functions.FunctionElement[Any]):
         super().__init__(sa.literal(float(offset_seconds), sa.Double()))
 
 
+class seconds_between(sa.sql.functions.FunctionElement[Any]):
+    """The seconds from one time of the database to a later one."""
+
+    inherit_cache = True
+    type = sa.Double()
+
+    def __init__(self, begin: Any, end: Any) -> None:
+        super().__init__(begin, end)
+
+
 def naive_utc() -> dt.datetime:
     """Now, as Optuna 5 stores it in its own tables."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None)
@@ -71,6 +81,18 @@ def _now_on_sqlite(element: db_now, compiler: Any, **kwargs: Any) -> str:
     # The format in which SQLAlchemy stores a DateTime, so that text compares as time does.
     offset = compiler.process(element.clauses, **kwargs)
     return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {offset}))"
+
+
+@compiles(seconds_between, "postgresql")
+def _seconds_on_postgresql(element: seconds_between, compiler: Any, **kwargs: Any) -> str:
+    begin, end = (compiler.process(time, **kwargs) for time in element.clauses)
+    return f"CAST(EXTRACT(EPOCH FROM ({end} - {begin})) AS DOUBLE PRECISION)"
+
+
+@compiles(seconds_between, "sqlite")
+def _seconds_on_sqlite(element: seconds_between, compiler: Any, **kwargs: Any) -> str:
+    begin, end = (compiler.process(time, **kwargs) for time in element.clauses)
+    return f"((julianday({end}) - julianday({begin})) * 86400)"
 
 
 class Database:

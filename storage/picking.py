@@ -87,7 +87,10 @@ def _counted_trial(connection: sa.Connection, study: sa.Row[Any]) -> Picked | No
     connection.execute(
         t.hpo_study.update()
         .where(t.hpo_study.c.id == study.id)
-        .values(n_started=t.hpo_study.c.n_started + 1)
+        .values(
+            n_started=t.hpo_study.c.n_started + 1,
+            running_since=sa.func.coalesce(t.hpo_study.c.running_since, db_now()),
+        )
     )
     connection.execute(
         t.hpo_trial.insert().values(

@@ -18,9 +18,10 @@ from storage import leases
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
+from storage.limits import is_over_time
 from storage.records import Lease
 from storage.settling import Settling
-from storage.studies import UUID_KEY
+from storage.studies import UUID_KEY, lock_study
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +83,28 @@ def _expired(connection: sa.Connection) -> list[tuple[str, Any]]:
 def _sweep(connection: sa.Connection) -> int:
     """Follows what other Optuna programs did: studies deleted, running trials ended."""
     _forget_deleted_studies(connection)
-    select = sa.select(t.hpo_study).where(t.hpo_study.c.state == StudyState.RUNNING.value)
-    spent = t.hpo_study.c.n_started >= t.hpo_study.c.n_trials
+    select = sa.select(t.hpo_study).where(_may_end()).order_by(t.hpo_study.c.id)
     n_ended = 0
-    for study in connection.execute(select.where(sa.or_(spent, _has_ended_trial()))).all():
-        lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == study.study_id)
-        connection.execute(lock.with_for_update()).all()
+    for study in connection.execute(select).all():
+        lock_study(connection, study.study_id)
         n_ended += _drop_ended(connection, study)
         end_if_done(connection, study)
     return n_ended
+
+
+def _may_end() -> sa.ColumnElement[bool]:
+    """Studies in which something may be over that no worker will speak of."""
+    study = t.hpo_study.c
+    lives = study.state.in_([StudyState.RUNNING, StudyState.PAUSED])
+    is_spent = study.n_started >= study.n_trials
+    mine = t.hpo_trial.c.study_uuid == study.uuid
+    is_awaited = sa.exists().where(mine, t.hpo_trial.c.next_attempt_at.is_not(None))
+    is_leased = sa.exists().where(t.hpo_lease.c.study_uuid == study.uuid)
+    return sa.or_(
+        sa.and_(lives, sa.or_(is_spent, is_over_time(), _has_ended_trial())),
+        study.state == StudyState.STOPPING,
+        sa.and_(~lives, sa.or_(is_awaited, is_leased)),
+    )
 
 
 def _forget_deleted_studies(connection: sa.Connection) -> None:

@@ -77,7 +77,7 @@ class AttemptRecord:
     started_at: dt.datetime
     ended_at: dt.datetime | None
     resumed_from_step: int | None
-    outcome: str | None  # complete, pruned, failed, released; None while it runs
+    outcome: str | None  # complete, pruned, failed, stopped, released; None while it runs
     reason: Reason | None
     message: str
     traceback: str
@@ -124,6 +124,7 @@ class Claimed:
     params: Mapping[str, Choice]
     seed: int
     lease_seconds: float
+    seconds_left: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from storage import leases
 from storage import tables as t
 from storage.curves import steps_of, to_step_columns
 from storage.engine import Database
+from storage.lifecycle import order_to
 from storage.records import Lease
 from storage.search import Search, param_row
 from storage.settling import set_user_attrs
@@ -111,7 +113,7 @@ class Reports:
         held, study, definition, decision = self._database.write(write)
         if decision is not None:
             return decision
-        decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        decision = self._verdict_on(study, definition, held, measurement)
 
         def write_verdict(connection: sa.Connection) -> Decision:
             # Once more: meanwhile the lease may have gone to another attempt, which must not
@@ -120,6 +122,19 @@ class Reports:
             return _store_verdict(connection, held, measurement.step, decision)
 
         return self._database.write(write_verdict)
+
+    def _verdict_on(
+        self, study: Any, definition: StudyDefinition, held: Any, measurement: Measurement
+    ) -> Decision:
+        """The study's order to its running trials, if it has one, or what the pruner says."""
+        order = order_to(study)
+        if order is not None and order.verdict is not Verdict.PAUSE:
+            return order
+        decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        # A trial that is pruned anyhow need not be paused.
+        if order is not None and decision.verdict is Verdict.CONTINUE:
+            return order
+        return decision
 
     def _decide(
         self, definition: StudyDefinition, study_id: int, trial_id: int, measurement: Measurement
@@ -181,6 +196,7 @@ def _write_step(connection: sa.Connection, trial_id: int, measurement: Measureme
 
 def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: Decision) -> Decision:
     """Writes a verdict unless the same report, made twice, already has one."""
+    decision = replace(decision, evidence=strict(dict(decision.evidence)))
     mine = _verdict(held, step)
     written = connection.execute(
         t.hpo_verdict.update()
@@ -188,7 +204,7 @@ def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: De
         .values(
             verdict=decision.verdict,
             reason=decision.reason,
-            evidence=strict(dict(decision.evidence)),
+            evidence=decision.evidence,
         )
     ).rowcount
     if written == 0:
@@ -197,14 +213,23 @@ def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: De
         if stored is None:
             raise TrialFinished()
         return stored
-    if decision.verdict is not Verdict.CONTINUE:
-        told = {
-            "verdict": decision.verdict,
-            "reason": decision.reason,
-            "evidence": strict(dict(decision.evidence)),
-        }
-        connection.execute(t.hpo_trial.update().where(_trial(held)).values(told=told))
+    _tell(connection, held, decision)
     return decision
+
+
+def _tell(connection: sa.Connection, held: Any, decision: Decision) -> None:
+    """Notes with the trial that it was told to end; what it was told first says why it did."""
+    if decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
+        return
+    told = {
+        "verdict": decision.verdict,
+        "reason": decision.reason,
+        "evidence": decision.evidence,
+    }
+    update = t.hpo_trial.update().where(_trial(held))
+    if decision.verdict is Verdict.STOP:
+        update = update.where(t.hpo_trial.c.told.is_(sa.null()))
+    connection.execute(update.values(told=told))
 
 
 def _decision(row: sa.Row[Any]) -> Decision | None:

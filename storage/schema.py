@@ -79,19 +79,23 @@ def version(connection: sa.Connection) -> SchemaVersion:
         found=_revision(connection, VERSION_TABLE),
         needed=_known_revisions()[0],
         optuna_found=_revision(connection, "alembic_version"),
-        optuna_needed=_optuna_head(),
+        optuna_needed=_optuna_revisions()[0],
     )
 
 
 def _refuse_unknown(found: SchemaVersion) -> None:
-    known = [*_known_revisions(), None]
-    if found.found not in known:
-        raise SchemaMismatch(
-            f"The database has revision {found.found}, which this version of hpo does not know; "
-            f"it needs {found.needed}. Install the version of hpo that made it, or restore a "
-            f"backup and run `{UPGRADE_COMMAND}`.",
-            **_facts(found),
-        )
+    if found.found not in [*_known_revisions(), None]:
+        owner, revision, needed = "hpo", found.found, found.needed
+    elif found.optuna_found not in [*_optuna_revisions(), None]:
+        owner, revision, needed = "Optuna", found.optuna_found, found.optuna_needed
+    else:
+        return
+    raise SchemaMismatch(
+        f"The database has {owner}'s revision {revision}, which this installation does not know; "
+        f"it needs {needed}. Install the version of {owner} that made it, or restore a backup "
+        f"and run `{UPGRADE_COMMAND}`.",
+        **_facts(found),
+    )
 
 
 def _facts(found: SchemaVersion) -> dict[str, str | None]:
@@ -117,18 +121,21 @@ def _create_optuna_schema(database: Database) -> RDBStorage:
 @functools.cache
 def _known_revisions() -> list[str]:
     """Our revisions, the newest first; read once, since readiness asks often."""
-    script = ScriptDirectory.from_config(_alembic())
-    return [revision.revision for revision in script.walk_revisions()]
+    return _revisions(_alembic())
 
 
 @functools.cache
-def _optuna_head() -> str:
+def _optuna_revisions() -> list[str]:
+    """Optuna's revisions, the newest first."""
     location = str(Path(rdb.__file__).parent / "alembic")
     config = Config()
     config.set_main_option("script_location", location.replace("%", "%%"))
-    head = ScriptDirectory.from_config(config).get_current_head()
-    assert head is not None
-    return head
+    return _revisions(config)
+
+
+def _revisions(config: Config) -> list[str]:
+    script = ScriptDirectory.from_config(config)
+    return [revision.revision for revision in script.walk_revisions()]
 
 
 def _alembic(connection: sa.Connection | None = None) -> Config:

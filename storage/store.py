@@ -19,6 +19,7 @@ from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
 from storage.claims import Claims
 from storage.engine import Database
+from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.optuna_storage import cached
 from storage.reaper import Reaper
@@ -96,6 +97,7 @@ class Store:
         self._is_prepared = False
         self.workers = Workers(self._database, times)
         self.studies = Studies(self._database, self.workers)
+        self.lifecycle = Lifecycle(self._database, self.studies)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
         self.claims = Leased(self._database, Search(self._database, self._optuna), times)

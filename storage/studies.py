@@ -17,8 +17,9 @@ from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
-from storage.documents import definition_from_json, definition_to_json
+from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
+from storage.limits import is_over_time
 from storage.params import params_of
 from storage.records import BestTrial, Page, StudyRecord
 from storage.workers import Workers
@@ -28,7 +29,8 @@ METRIC_NAMES_KEY = "study:metric_names"
 # Tells our study from another one that was given the same id after a delete.
 UUID_KEY = "hpo:uuid"
 
-COUNTED = {"n_trials", "max_parallel_trials", "max_failed_trials", "priority"}
+# What may change later: columns hold what is in force.
+CHANGEABLE = (*BUDGET_FIELDS, "priority")
 
 
 class Studies:
@@ -127,11 +129,7 @@ class Studies:
 
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
     """The definition in force of a row of hpo_study."""
-    budget = Budget(
-        n_trials=row.n_trials,
-        max_parallel_trials=row.max_parallel_trials,
-        max_failed_trials=row.max_failed_trials,
-    )
+    budget = Budget(**{name: getattr(row, name) for name in BUDGET_FIELDS})
     return definition_from_json(row.definition, budget=budget, priority=row.priority)
 
 
@@ -159,8 +157,9 @@ def _create(
             definition=document,
             state=StudyState.RUNNING.value,
             n_started=0,
+            ran_seconds=0.0,
             created_at=db_now(),
-            **{name: document[name] for name in COUNTED},
+            **{name: document[name] for name in CHANGEABLE},
         )
     )
     return True
@@ -190,7 +189,7 @@ def _insert_optuna_study(
 
 
 def _in_force(row: sa.Row[Any]) -> dict[str, Any]:
-    return {**row.definition, **{name: getattr(row, name) for name in COUNTED}}
+    return {**row.definition, **{name: getattr(row, name) for name in CHANGEABLE}}
 
 
 def _refuse_difference(
@@ -257,10 +256,21 @@ def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, Best
     }
 
 
+def lock_study(connection: sa.Connection, study_id: int) -> bool:
+    """Locks Optuna's row of a study, as Optuna does to number a trial; False when it is gone."""
+    lock = sa.select(t.studies.c.study_id).where(t.studies.c.study_id == study_id)
+    return connection.execute(lock.with_for_update()).first() is not None
+
+
+def study_row(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> sa.Row[Any] | None:
+    """A row of hpo_study, with `is_over_time`."""
+    select = sa.select(t.hpo_study, is_over_time().label("is_over_time")).where(condition)
+    return connection.execute(select).one_or_none()
+
+
 def row_and_definition(connection: sa.Connection, name: str) -> tuple[sa.Row[Any], StudyDefinition]:
     """The row of a study and its definition. Raises NotFound."""
-    select = sa.select(t.hpo_study).where(t.hpo_study.c.name == name)
-    row = connection.execute(select).one_or_none()
+    row = study_row(connection, t.hpo_study.c.name == name)
     if row is None:
         raise NotFound(f"There is no study {name!r}.")
     return row, definition_of(row)

@@ -64,9 +64,17 @@ hpo_study = sa.Table(
     sa.Column("n_trials", sa.Integer, nullable=False),
     sa.Column("max_parallel_trials", sa.Integer),
     sa.Column("max_failed_trials", sa.Integer),
+    sa.Column("timeout_seconds", sa.Double),
+    sa.Column("trial_timeout_seconds", sa.Double),
+    sa.Column("no_progress_seconds", sa.Double),
     sa.Column("priority", sa.Integer, nullable=False),
     # Trials that the study itself started, whatever became of them.
     sa.Column("n_started", sa.Integer, nullable=False),
+    # For timeout_seconds: the time up to the last pause, and since when it runs again.
+    sa.Column("ran_seconds", sa.Double, nullable=False),
+    sa.Column("running_since", UtcDateTime),
+    # Why a stopping study tells its trials to stop; null lets them come to their own end.
+    sa.Column("stop_reason", sa.String(32)),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("ended_at", UtcDateTime),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import fields
 from typing import Any
 
 from hpo.space import Categorical, FloatRange
@@ -10,7 +11,7 @@ from hpo.study import Budget, Direction, StudyDefinition
 from storage.records import Claimed, ClaimRequest, Lease, WorkerRegistration
 from storage.store import Store
 
-BUDGET = {"n_trials", "max_parallel_trials", "max_failed_trials"}
+BUDGET = {field.name for field in fields(Budget)}
 SPACE = {"x": FloatRange(low=0, high=1), "kind": Categorical(choices=("a", "b"))}
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from hpo.numbers import NON_FINITE, strict
+from hpo.study import MAX_LIMIT_SECONDS
 
 T = TypeVar("T")
 
@@ -148,6 +149,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INT)]
 Index = Annotated[int, Field(strict=True, ge=0, le=MAX_INT)]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
+LimitSeconds = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=MAX_LIMIT_SECONDS)]
 # Non-finite numbers travel as strings, in both directions.
 Number = Annotated[
     float, BeforeValidator(_decoded), Field(strict=True), WithJsonSchema(_NUMBER_SCHEMA)

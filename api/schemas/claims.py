@@ -57,7 +57,11 @@ class ClaimBody(Body):
 
 
 class ClaimReply(Reply):
-    """A trial under a lease; every later call about it shows the token."""
+    """A trial under a lease; every later call about it shows the token.
+
+    The worker ends the attempt when `seconds_left` are over, or when for `no_progress_seconds`
+    it has not reported; null sets no limit.
+    """
 
     study: str
     study_uuid: UUID
@@ -73,6 +77,8 @@ class ClaimReply(Reply):
     max_steps: int | None
     value_rule: ValueRule
     lease_seconds: float
+    seconds_left: float | None
+    no_progress_seconds: float | None
 
     @classmethod
     def of(cls, claimed: Claimed) -> ClaimReply:
@@ -86,6 +92,7 @@ class ClaimReply(Reply):
             settings=strict(dict(definition.settings)),
             max_steps=definition.max_steps,
             value_rule=definition.value_rule,
+            no_progress_seconds=definition.budget.no_progress_seconds,
         )
 
 

@@ -53,6 +53,9 @@ class BudgetReply(Reply):
     n_trials: int
     max_parallel_trials: int | None
     max_failed_trials: int | None
+    timeout_seconds: float | None
+    trial_timeout_seconds: float | None
+    no_progress_seconds: float | None
 
 
 class StudyReply(Reply):

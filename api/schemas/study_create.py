@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -25,7 +26,17 @@ from pydantic.config import JsonDict
 
 from api.errors import InvalidRequest
 from api.faults import Fault, Faults, fault_of, top_of
-from api.schemas.base import MAX_INT, Body, Count, Int, JsonObject, Name, Seconds, json_document
+from api.schemas.base import (
+    MAX_INT,
+    Body,
+    Count,
+    Int,
+    JsonObject,
+    LimitSeconds,
+    Name,
+    Seconds,
+    json_document,
+)
 from api.schemas.space import SpaceBody, to_space
 from hpo.errors import InvalidField
 from hpo.objective import Descriptor
@@ -106,6 +117,7 @@ def _named(algorithm: Any) -> Any:
 AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
+Priority = Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)]
 ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_path)]
 
 
@@ -121,6 +133,9 @@ class StudyCreate(Body):
     space: SpaceBody | None = None
     max_parallel_trials: Count | None = None
     max_failed_trials: Count | None = None
+    timeout_seconds: LimitSeconds | None = None
+    trial_timeout_seconds: LimitSeconds | None = None
+    no_progress_seconds: LimitSeconds | None = None
     sampler: AlgorithmChoice | None = None
     pruner: AlgorithmChoice | None = None
     settings: JsonObject | None = None
@@ -132,7 +147,7 @@ class StudyCreate(Body):
     retry_backoff_seconds: Annotated[Seconds, Field(le=3600)] | None = None
     on_diverged: OnFault | None = None
     on_out_of_memory: OnFault | None = None
-    priority: Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)] | None = None
+    priority: Priority | None = None
 
     _faults: list[Fault] = PrivateAttr(default_factory=list)
 
@@ -168,11 +183,7 @@ class StudyCreate(Body):
             name=self.name,
             objective=self.objective,
             direction=self._direction(offer, faults),
-            budget=Budget(
-                n_trials=self.n_trials,
-                max_parallel_trials=self.max_parallel_trials,
-                max_failed_trials=self.max_failed_trials,
-            ),
+            budget=Budget(**{field.name: getattr(self, field.name) for field in fields(Budget)}),
             seed=draw_seed() if self.seed is None else self.seed,
             space=to_space(self.space) or offer.space,
             settings=self._settings(offer, faults),

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from hpo.cli import api, db, demo, objective, study, study_create, study_watch, up, worker
+from hpo.cli import (
+    api,
+    db,
+    demo,
+    objective,
+    study,
+    study_create,
+    study_state,
+    study_watch,
+    up,
+    worker,
+)
 from hpo.version import __version__
 
 HERE = "On this machine"
@@ -22,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     epilog="Begin with: hpo up",
 )
-studies = typer.Typer(no_args_is_help=True, help="Launch, list, show and watch studies.")
+studies = typer.Typer(no_args_is_help=True, help="Launch, watch, pause, stop and extend studies.")
 objectives = typer.Typer(no_args_is_help=True, help="Check an objective, list those on offer.")
 database = typer.Typer(no_args_is_help=True, help="Prepare the database of a service.")
 
@@ -39,6 +50,11 @@ studies.command("list")(study.list_studies)
 studies.command("show")(study.show)
 studies.command("watch")(study_watch.watch)
 studies.command("best")(study.best)
+studies.command("pause")(study_state.pause)
+studies.command("resume")(study_state.resume)
+studies.command("stop")(study_state.stop)
+studies.command("cancel")(study_state.cancel)
+studies.command("extend")(study_state.extend)
 objectives.command("check")(objective.check)
 objectives.command("list")(objective.list_objectives)
 database.command("upgrade")(db.upgrade)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from hpo.cli.api import opened, use_utc
 from hpo.cli.options import Database
 from hpo.cli.rooms import require_driver, require_rooms
+
+if TYPE_CHECKING:
+    from storage.schema import SchemaVersion
 
 
 def upgrade(db: Database) -> None:
@@ -22,7 +27,13 @@ def upgrade(db: Database) -> None:
     require_driver(db)
     with opened(db) as store:
         before, after = store.upgrade()
+    typer.echo(_outcome(before, after))
+
+
+def _outcome(before: SchemaVersion, after: SchemaVersion) -> str:
+    now = f"revision {after.found} (Optuna: {after.optuna_found})"
     if before == after:
-        typer.echo(f"The database is up to date: revision {after.found}.")
-    else:
-        typer.echo(f"The database is ready: from revision {before.found} to {after.found}.")
+        return f"The database is up to date: {now}."
+    if before.found is None:
+        return f"The database is ready: the tables were made, {now}."
+    return f"The database is ready: {now}, before {before.found} (Optuna: {before.optuna_found})."

@@ -37,8 +37,8 @@ store.close()
 
 def test_many_processes_create_one_schema(postgres_url: str) -> None:
     command = [sys.executable, "-c", PREPARE, postgres_url]
-    processes = [subprocess.Popen(command) for _ in range(6)]
-    assert [process.wait(timeout=120) for process in processes] == [0] * 6
+    processes = [subprocess.Popen(command) for _ in range(13)]
+    assert [process.wait(timeout=240) for process in processes] == [0] * 13
     store = open_store(postgres_url)
     store.check()
     store.close()
@@ -68,15 +68,38 @@ def stamp(database: Database, table: str, revision: str) -> None:
         connection.execute(sa.text(f"UPDATE {table} SET version_num = :to"), {"to": revision})
 
 
-@pytest.mark.parametrize("refused", [schema.upgrade, schema.check])
-def test_an_unknown_revision_is_left_alone_and_named(database: Database, refused: object) -> None:
-    schema.upgrade(database)
-    stamp(database, schema.VERSION_TABLE, "9999")
-    with pytest.raises(SchemaMismatch) as mismatch:
-        refused(database)  # type: ignore[operator]  # one of two functions
-    assert mismatch.value.facts["found"] == "9999"
-    assert mismatch.value.facts["command"] == "hpo db upgrade"
-    assert "9999" in str(mismatch.value)
+def test_a_store_is_prepared_on_an_empty_and_on_a_current_database(
+    empty_database_url: str,
+) -> None:
+    for _ in range(2):
+        store = open_store(empty_database_url)
+        for _ in range(2):
+            store.prepare()
+            store.check()
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "fact"), [(schema.VERSION_TABLE, "found"), ("alembic_version", "optuna_found")]
+)
+@pytest.mark.parametrize("optuna", [False, True])
+def test_an_unknown_revision_is_left_alone_and_named(
+    database: Database, table: str, fact: str, optuna: bool
+) -> None:
+    _, made = schema.upgrade(database)
+    stamp(database, table, "9999")
+    for refused in (
+        lambda: schema.upgrade(database, optuna=optuna),
+        lambda: schema.check(database),
+    ):
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch) as mismatch:
+                refused()
+            facts = mismatch.value.facts
+            assert facts[fact] == "9999"
+            assert (facts["needed"], facts["optuna_needed"]) == (made.found, made.optuna_found)
+            assert facts["command"] == "hpo db upgrade"
+            assert "9999" in str(mismatch.value)
 
 
 def test_an_old_optuna_schema_is_upgraded_on_request_only(database: Database) -> None:

@@ -34,6 +34,9 @@ def test_a_study_comes_back_as_it_was_defined(store: Store, create: Create) -> N
         max_steps=20,
         max_parallel_trials=2,
         max_failed_trials=4,
+        timeout_seconds=3600.5,
+        trial_timeout_seconds=60.0,
+        no_progress_seconds=30.0,
         priority=7,
         direction=Direction.MAXIMIZE,
     )
@@ -126,7 +129,7 @@ def test_counts_and_end_of_a_study(store: Store, create: Create, claim: Claim) -
     assert running.state is StudyState.RUNNING
     store.claims.complete(lease_of(claim()), 2.0, {})
     ended = store.studies.get("demo")
-    assert (ended.state, ended.reason) == (StudyState.COMPLETED, None)
+    assert (ended.state, ended.reason) == (StudyState.COMPLETED, "All 3 trials have ended.")
     assert ended.ended_at is not None
 
 

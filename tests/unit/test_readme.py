@@ -157,6 +157,23 @@ def test_the_study_document_is_accepted_as_it_stands(client: TestClient) -> None
         )
 
 
+def test_changes_of_a_study_are_the_ones_that_exist(
+    client: TestClient, parse_command: Callable[..., Any]
+) -> None:
+    rows = re.findall(r"^\| `(\w+) (/v1/\S+)` \| `(\w+)` \|", README, flags=re.MULTILINE)
+    paths = client.get("/openapi.json").json()["paths"]
+    documented = {(method, path) for method, path, _ in rows}
+    assert documented == {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+        if method == "patch"
+        or (re.fullmatch(r"/v1/studies/{study}/\w+", path) and method == "post")
+    }
+    for *_, word in rows:
+        assert parse_command(["hpo", "study", word, "digits"]) is not None
+
+
 def test_samplers_and_pruners_are_the_ones_that_exist() -> None:
     paragraph = README[README.index("Samplers: ") : README.index("Their options have")]
     samplers, pruners = paragraph.split("Pruners: ")

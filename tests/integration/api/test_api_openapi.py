@@ -10,6 +10,7 @@ import pytest
 
 from api.app import create_app
 from api.schemas.claims import ClaimBody, ReportBody
+from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
@@ -27,6 +28,8 @@ ROUTES = {
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
+    "PATCH /v1/studies/{study}",
+    *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
     "POST /v1/studies",
     "POST /v1/workers",
@@ -86,7 +89,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     assert "Problem" in document["components"]["schemas"]
 
 
-@pytest.mark.parametrize("body", [StudyCreate, WorkerRegister, ClaimBody, ReportBody])
+@pytest.mark.parametrize("body", [StudyCreate, StudyAmend, WorkerRegister, ClaimBody, ReportBody])
 def test_examples_are_valid(document: dict[str, Any], body: Any) -> None:
     examples = document["components"]["schemas"][body.__name__]["examples"]
     assert examples

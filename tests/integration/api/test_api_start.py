@@ -38,6 +38,16 @@ def test_a_database_that_comes_later_is_taken_up(postgres_server: str) -> None:
         assert client.get("/dashboard").status_code == 200
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_an_empty_and_a_current_database_are_ready(
+    new_database: Callable[[str], str], kind: str
+) -> None:
+    url = new_database(kind)
+    for _ in range(2):
+        with serving(url) as client:
+            assert read(client.get("/readyz")) == {"state": "ready"}
+
+
 def test_a_database_of_another_release_is_not_touched(new_database: Callable[[str], str]) -> None:
     url = new_database("sqlite")
     with serving(url):

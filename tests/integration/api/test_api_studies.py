@@ -37,6 +37,9 @@ def test_a_study_is_created_and_shown(client: TestClient) -> None:
         "n_trials": 5,
         "max_parallel_trials": None,
         "max_failed_trials": None,
+        "timeout_seconds": None,
+        "trial_timeout_seconds": None,
+        "no_progress_seconds": None,
     }
     assert study["pruner"] == {"name": "median", "n_warmup_steps": 2}
     assert study["settings"] == {"a": [None, 1.5]}

@@ -1,0 +1,97 @@
+"""`hpo study pause|resume|stop|cancel|extend`: what users change of a study that stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpo.client import Client
+
+NTrials = Annotated[
+    int | None, typer.Option(min=1, help="Trials in all, with those it has started.")
+]
+MaxFailed = Annotated[int | None, typer.Option(min=1, help="So many failed trials end it.")]
+Timeout = Annotated[float | None, typer.Option(help="How long it may run in all, without pauses.")]
+
+
+def pause(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Pause a study: no trial begins, running ones write a checkpoint and wait.
+
+    They do so at their next report. Safe to repeat, as all of these are.
+
+    Examples:
+      hpo study pause first
+    """
+    _change(url, lambda client: client.pause_study(name), as_json=as_json)
+
+
+def resume(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let a paused study go on, its trials from their checkpoints.
+
+    Examples:
+      hpo study resume first
+    """
+    _change(url, lambda client: client.resume_study(name), as_json=as_json)
+
+
+def stop(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Stop a study: no trial begins, running ones end as they would.
+
+    Examples:
+      hpo study stop first
+    """
+    _change(url, lambda client: client.stop_study(name), as_json=as_json)
+
+
+def cancel(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Cancel a study: no trial begins, running ones end at their next report.
+
+    Examples:
+      hpo study cancel first
+    """
+    _change(url, lambda client: client.cancel_study(name), as_json=as_json)
+
+
+def extend(
+    name: StudyName,
+    n_trials: NTrials = None,
+    max_failed_trials: MaxFailed = None,
+    timeout_seconds: Timeout = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change what a study may spend; one that has ended goes on if it has room again.
+
+    Examples:
+      hpo study extend first --n-trials 40
+    """
+    given = {
+        "n_trials": n_trials,
+        "max_failed_trials": max_failed_trials,
+        "timeout_seconds": timeout_seconds,
+    }
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not changes:
+        raise typer.BadParameter("give --n-trials, --max-failed-trials or --timeout-seconds")
+    _change(url, lambda client: client.amend_study(name, changes), as_json=as_json)
+
+
+def _change(url: str, change: Callable[[Client], dict[str, Any]], *, as_json: bool) -> None:
+    from hpo.cli.output import print_json
+    from hpo.client import Client
+
+    with Client(url) as client:
+        study = change(client)
+    if as_json:
+        return print_json(study)
+    n_running = study["counts"]["RUNNING"] - study["awaiting_attempt"]
+    budget = f"{study['n_started']} of {study['budget']['n_trials']} trials started"
+    typer.echo(f"Study {study['name']} is {study['state']}: {budget}, {n_running} running.")
+    if study["reason"]:
+        typer.echo(study["reason"])
