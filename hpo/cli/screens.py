@@ -111,6 +111,9 @@ def print_summary(console: Console, study: dict[str, Any], spared: Savings | Non
     console.print(f"\nStudy {study['name']}: {study['state']}{why} after {took}.")
     if spared is not None:
         console.print(savings_line(spared, unit=step_unit(study)))
+    if n_failed := study["counts"].get("FAIL", 0):
+        asked = f"hpo study show {study['name']} --trials"
+        console.print(f"{n_failed} trials failed; {asked} tells why.", soft_wrap=True)
     if study["best"] is None:
         console.print("No trial has completed with a finite value.")
         return

@@ -182,6 +182,7 @@ class TestScreens:
         [
             ({}, ["completed after 1 min 12 s", "Best: trial 2, accuracy 0.971235", "0.00123457"]),
             ({"best": None, "reason": "why"}, ["completed (why)", "No trial has completed"]),
+            ({"counts": {"FAIL": 3}}, ["3 trials failed; hpo study show digits --trials"]),
         ],
     )
     def test_the_summary(self, fields: dict[str, Any], sentences: list[str]) -> None:
