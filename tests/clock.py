@@ -53,6 +53,12 @@ class Clock:
         with self.engine.connect() as connection:
             return {row.number: (row.token, row.phase) for row in connection.execute(select)}
 
+    def is_anyone_waiting(self) -> bool:
+        """Whether a statement waits for a lock, on PostgreSQL."""
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        with self.engine.connect() as connection:
+            return bool(connection.exec_driver_sql(waiting).scalar_one())
+
     @staticmethod
     def _move(
         connection: sa.Connection,

@@ -18,9 +18,11 @@ from hpo.objective import Descriptor
 from hpo.space import Categorical, FloatRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
+from storage import tables as t
 from storage.records import Claimed, Lease, LogChunk, WorkerRegistration
-from storage.store import Store
-from tests.builders import lease_of, register, request
+from storage.store import Store, open_store
+from tests.builders import definition, lease_of, register, request
+from tests.clock import Clock
 
 Create = Callable[..., StudyDefinition]
 Claim = Callable[[], Claimed]
@@ -302,6 +304,31 @@ def test_a_claimant_that_died_while_sampling_costs_no_trial_and_no_attempt(
     assert (claimed.number, claimed.attempt) == (0, 1)
     assert len(store.trials.get("demo", 0).attempts) == 1
     assert store.studies.get("demo").n_started == 1
+
+
+def test_a_trial_that_is_handed_over_late_is_not_taken_away(postgres_url: str) -> None:
+    """On SQLite there is one writer at a time, so nothing comes in between."""
+    store = open_store(postgres_url)
+    store.prepare()
+    worker_id = register(store)
+    store.studies.create(definition(), given=frozenset())
+    held = store.claims.claim(request(worker_id))
+    assert held is not None
+    clock = Clock(postgres_url)
+    lease = t.hpo_lease.update().where(t.hpo_lease.c.token == held.token)
+    with clock.engine.begin() as connection:  # as it stood before it was handed over
+        connection.execute(lease.values(phase="sampling"))
+    clock.expire_sampling()
+    with ThreadPoolExecutor(1) as threads:
+        with clock.engine.begin() as connection:
+            connection.execute(lease.values(phase="running"))
+            other = threads.submit(store.claims.claim, request(worker_id))
+            await_fact(lambda: clock.is_anyone_waiting())
+        claimed = other.result(timeout=30)
+    assert claimed is not None
+    assert claimed.number == held.number + 1
+    store.claims.complete(lease_of(held), 1.0, {})
+    store.close()
 
 
 def test_a_sampler_that_fails_ends_the_study_with_the_cause(

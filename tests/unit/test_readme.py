@@ -163,13 +163,12 @@ def test_changes_of_a_study_are_the_ones_that_exist(
     rows = re.findall(r"^\| `(\w+) (/v1/\S+)` \| `(\w+)` \|", README, flags=re.MULTILINE)
     paths = client.get("/openapi.json").json()["paths"]
     documented = {(method, path) for method, path, _ in rows}
-    assert documented == {
-        (method.upper(), path)
+    changing = {("PATCH", "/v1/studies/{study}")} | {
+        ("POST", path)
         for path, methods in paths.items()
-        for method in methods
-        if method == "patch"
-        or (re.fullmatch(r"/v1/studies/{study}/\w+", path) and method == "post")
+        if re.fullmatch(r"/v1/studies/{study}/\w+", path) and "post" in methods
     }
+    assert documented == changing
     for *_, word in rows:
         assert parse_command(["hpo", "study", word, "digits"]) is not None
 

@@ -44,6 +44,8 @@ def test_a_trial_from_claim_to_completion(client: TestClient, node: Node) -> Non
         "max_steps",
         "value_rule",
         "lease_seconds",
+        "seconds_left",
+        "no_progress_seconds",
     }
     assert (claim["study"], claim["study_uuid"]) == (study["name"], study["uuid"])
     assert (claim["number"], claim["attempt"], claim["space_declared"]) == (0, 1, True)
