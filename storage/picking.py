@@ -44,17 +44,16 @@ def _has_room(connection: sa.Connection, study: sa.Row[Any]) -> bool:
 def _expired_sampling(connection: sa.Connection, study: sa.Row[Any]) -> Picked | None:
     """A trial whose claimant died before it got the parameters: no attempt has begun."""
     lease = t.hpo_lease.c
-    expired = (
-        sa.select(lease.number)
-        .where(lease.study_uuid == study.uuid, lease.phase == leases.SAMPLING)
-        .where(lease.acquired_until < db_now())
-        .order_by(lease.number)
-        .limit(1)
-        .scalar_subquery()
+    is_expired = sa.and_(
+        lease.study_uuid == study.uuid,
+        lease.phase == leases.SAMPLING,
+        lease.acquired_until < db_now(),
     )
+    expired = sa.select(lease.number).where(is_expired).order_by(lease.number).limit(1)
     row = connection.execute(
         t.hpo_lease.delete()
-        .where(lease.study_uuid == study.uuid, lease.number == expired)
+        # Asked again of the row itself: its claimant may hand it over while this waits for it.
+        .where(is_expired, lease.number == expired.scalar_subquery())
         .returning(lease.number, lease.trial_id, lease.attempt)
     ).one_or_none()
     return None if row is None else Picked(row.number, row.trial_id, row.attempt, leases.SAMPLING)

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import optuna
@@ -15,9 +15,11 @@ from optuna.storages import RDBStorage
 
 from hpo.errors import InvalidField, LeaseLost, NotFound, StepReported, TrialFinished
 from hpo.objective import Descriptor
+from hpo.search.sampling import sample
 from hpo.space import Categorical, FloatRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Failure, Measurement, Reason, TrialState, Verdict
+from storage.claims import _begin_attempt as begin_attempt
 from storage.records import Claimed, Lease, LogChunk, WorkerRegistration
 from storage.store import Store
 from tests.builders import lease_of, register, request
@@ -302,6 +304,32 @@ def test_a_claimant_that_died_while_sampling_costs_no_trial_and_no_attempt(
     assert (claimed.number, claimed.attempt) == (0, 1)
     assert len(store.trials.get("demo", 0).attempts) == 1
     assert store.studies.get("demo").n_started == 1
+
+
+def test_a_trial_that_is_handed_over_late_is_not_taken_at_the_same_time(
+    store: Store, create: Create, worker_id: uuid.UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease ran out while it was sampled; another claim comes before the commit."""
+    create(n_trials=1)
+    with ThreadPoolExecutor(1) as threads:
+        others: list[Future[Claimed | None]] = []
+
+        def sample_slowly(*arguments: Any) -> Any:
+            time.sleep(1.6)  # longer than a lease
+            return sample(*arguments)
+
+        def begin_slowly(*arguments: Any) -> None:
+            begin_attempt(*arguments)
+            others.append(threads.submit(store.claims.claim, request(worker_id)))
+            wait(others, timeout=1)
+
+        monkeypatch.setattr("storage.search.sample", sample_slowly)
+        monkeypatch.setattr("storage.claims._begin_attempt", begin_slowly)
+        claimed = store.claims.claim(request(worker_id))
+        assert claimed is not None
+        assert [other.result() for other in others] == [None]
+    store.claims.complete(lease_of(claimed), 1.0, {})
+    assert store.studies.get("demo").state is StudyState.COMPLETED
 
 
 def test_a_sampler_that_fails_ends_the_study_with_the_cause(
