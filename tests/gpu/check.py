@@ -146,7 +146,7 @@ class Check:
         except TrialReleased:
             second = self.training(resume_dirs=(first.trial.checkpoint_dir,), **settings)
         second.train()
-        pairs = zip(whole.model.parameters(), second.model.parameters(), strict=True)
+        pairs = zip(whole.learner.model.parameters(), second.learner.model.parameters(), strict=True)
         emit("resume", difference=max(float((a - b).detach().abs().max()) for a, b in pairs))
         torch.use_deterministic_algorithms(False)
         self.overflow()
@@ -155,12 +155,12 @@ class Check:
     def overflow(self) -> None:
         """One overflow: the weights stay, the scale halves."""
         training = self.training(precision="fp16", n_samples=64)
-        before = [parameter.detach().clone() for parameter in training.model.parameters()]
+        before = [parameter.detach().clone() for parameter in training.learner.model.parameters()]
         inputs = torch.full((64, 3, 32, 32), 1e30, device=self.device)
-        _, result = training.train_step(
+        _, result = training.learner.train_step(
             (inputs, torch.zeros(64, dtype=torch.long, device=self.device))
         )
-        same = all(map(torch.equal, before, training.model.parameters()))
+        same = all(map(torch.equal, before, training.learner.model.parameters()))
         emit("overflow", stepped=result.stepped, scale=result.scale, weights_unchanged=same)
 
     def out_of_memory(self) -> None:
