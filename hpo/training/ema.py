@@ -19,7 +19,7 @@ class Ema:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay, self.n_updates = decay, 0
         self._names = [name for name, _ in model.named_parameters()]
-        self._parameters = list(model.parameters())
+        self._parameters: list[torch.Tensor] = list(model.parameters())
         self._averages = [parameter.detach().clone() for parameter in self._parameters]
 
     @torch.no_grad()

@@ -54,6 +54,9 @@ class Learner:
         self.micro_batch = options.micro_batch
         halves = device.type == "cuda" if halves_batches is None else halves_batches
         self._rewind = Rewind(self.model, device) if halves else None
+        self._has_batch_norm = any(
+            isinstance(module, _BatchNorm) for module in self.model.modules()
+        )
         self._eval_size = options.eval_batch_size
 
     def train_step(self, batch: Batch, *, measure: bool = False) -> tuple[torch.Tensor, StepResult]:
@@ -141,6 +144,7 @@ class Learner:
         loss, fitted = halving_on_out_of_memory(
             lambda size: self._accumulate(batch, n_samples, size),
             size,
+            smallest=2 if self._has_batch_norm else 1,  # it needs two samples for a variance
             before_retry=self._start_batch_again,
         )
         if fitted < size:
@@ -162,7 +166,7 @@ class Learner:
         assert self._rewind is not None
         self.optimizer.zero_grad(set_to_none=True)
         self._say_smaller(size)
-        if any(isinstance(module, _BatchNorm) for module in self.model.modules()):
+        if self._has_batch_norm:
             say("BatchNorm sees those smaller parts: its statistics are noisier than before")
         self._rewind.rewind()
 

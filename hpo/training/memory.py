@@ -53,9 +53,13 @@ def failing_out_of_memory(function: Callable[[], T], device: torch.device) -> T:
 
 
 def halving_on_out_of_memory(
-    function: Callable[[int], T], size: int, *, before_retry: Callable[[int], None]
+    function: Callable[[int], T],
+    size: int,
+    *,
+    smallest: int = 1,
+    before_retry: Callable[[int], None],
 ) -> tuple[T, int]:
-    """Calls `function(size)`, again with half the size each time memory runs out, down to 1.
+    """Calls `function(size)`, again with half the size each time memory runs out.
 
     Returns its result and the size that fitted.
     """
@@ -63,10 +67,10 @@ def halving_on_out_of_memory(
         try:
             return function(size), size
         except (RuntimeError, MemoryError) as error:
-            if size <= 1 or not is_out_of_memory(error):
+            if size <= smallest or not is_out_of_memory(error):
                 raise
         # Outside the except block: the error's traceback would keep the graph alive.
-        size //= 2
+        size = max(size // 2, smallest)
         before_retry(size)
 
 

@@ -69,6 +69,6 @@ class Resident:
             self._tensors = tuple(tensor.to(device) for tensor in self._tensors)
         elif self._tensors[0].device.type != device.type:
             say(
-                f"data of {size // MEBIBYTE} MB stays with the host and is moved batch by batch: it "
+                f"data of {size // MEBIBYTE} MB stays with the host and moves batch by batch: that "
                 f"is more than {self._share:.0%} of the {free / MEBIBYTE:.0f} MB free on {device}"
             )

@@ -19,6 +19,8 @@ from hpo.training.options import TrainingOptions
 from hpo.training.source import Shuffle
 from hpo.training.stream import shares, shuffled
 
+# PyTorch warns of more processes than cores, which is no matter here.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 CPU = torch.device("cpu")
 SIZES = (7, 0, 12, 1, 5)
 
