@@ -21,7 +21,7 @@ from hpo.training.precision import Precision, StepResult
 from hpo.trial import Reason
 
 MAX_SKIPPED_IN_ROW = 20
-LOOK_STEPS = {"cuda": 50, "cpu": 10}
+LOOK_STEPS = 50
 KEPT_NORMS = 1000
 QUANTILES = {"grad_norm_p05": 0.05, "grad_norm_p50": 0.5, "grad_norm_p95": 0.95}
 
@@ -33,13 +33,12 @@ class DivergenceWatch:
         self.n_steps, self.skipped, self.skipped_in_row = 0, 0, 0
         self._scales = precision.scaler.is_enabled()
         self._is_cuda = precision.device.type == "cuda"
-        self._every = LOOK_STEPS["cuda" if self._is_cuda else "cpu"]
         self._norms: deque[float] = deque(maxlen=KEPT_NORMS)
 
     @property
     def looks(self) -> bool:
         """Whether the next step is one to look at, so that its gradient norm is wanted."""
-        return self.n_steps % self._every == 0
+        return self.n_steps % LOOK_STEPS == 0
 
     def after_step(self, loss_sum: torch.Tensor | float, result: StepResult) -> None:
         """Takes note of one optimizer step and of the sum of all losses of the epoch so far."""

@@ -27,7 +27,8 @@ class SampleMeans:
                 raise ValueError(
                     f"metric {name} must be one value a sample, got shape {tuple(per_sample.shape)}"
                 )
-            self._add(name, per_sample.detach().double().sum(), len(per_sample))
+            total = per_sample.detach().sum(dtype=torch.float64)
+            self._add(name, total.item() if total.is_cpu else total, len(per_sample))
 
     def result(self) -> dict[str, float]:
         """The means by name."""

@@ -130,6 +130,20 @@ def test_clipping_sees_the_unscaled_gradient(clip_norm: float) -> None:
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
+def test_clipping_by_value_sees_the_unscaled_gradient(name: str) -> None:
+    torch.manual_seed(0)
+    precision, model = Precision(name, CPU, allow_slow=True), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    precision.backward(precision.forward(model)(torch.ones(4, 3)).square().mean())
+    found = precision.step(optimizer, clip_value=0.01, measure=True)
+    assert found.grad_norm is not None
+    assert found.grad_norm > 0.1  # that before clipping
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().max() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_each_step_unscales_once_before_it_clips(
     kit: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
