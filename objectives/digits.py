@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 from hpo import Categorical, FloatRange, IntRange
 from hpo.space import Space
 from hpo.study import Direction
-from hpo.training import Split, TrainingObjective
+from hpo.training import Split, TrainingObjective, make_optimizer
 
 N_PIXELS, N_CLASSES = 64, 10
 N_TRAIN, N_VALID = 1_257, 270  # the other 270 are the test part
@@ -72,7 +72,7 @@ class DigitsMLP(TrainingObjective):
     def optimizer(
         self, parameters: Iterator[nn.Parameter], params: Mapping[str, Any]
     ) -> torch.optim.Optimizer:
-        return OPTIMIZERS[params["optimizer"]](parameters, lr=params["lr"])
+        return make_optimizer(OPTIMIZERS[params["optimizer"]], parameters, lr=params["lr"])
 
     def scheduler(self, optimizer: torch.optim.Optimizer, params: Mapping[str, Any]) -> LRScheduler:
         # Without it the accuracy of the last epoch, the trial's value, jumps by two percent.

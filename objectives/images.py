@@ -16,7 +16,7 @@ from torch.nn import functional
 from hpo import FloatRange, IntRange
 from hpo.space import Space
 from hpo.study import Direction
-from hpo.training import Split, TrainingObjective
+from hpo.training import Split, TrainingObjective, make_optimizer
 
 DEBIAN_DIR = Path("/usr/share/datasets/fashion-mnist")
 N_CLASSES = 10
@@ -25,7 +25,7 @@ IDX_UNSIGNED_BYTE = b"\x00\x00\x08"
 
 
 class SimpleCNN(nn.Module):
-    """Two convolutions with pooling, two linear layers; pixels lie channels last."""
+    """Two convolutions with pooling, two linear layers."""
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
@@ -47,8 +47,7 @@ class SimpleCNN(nn.Module):
 
     def forward(self, images_B1HW: torch.Tensor) -> torch.Tensor:
         # B batch, H height, W width
-        images = images_B1HW.contiguous(memory_format=torch.channels_last)
-        return self.classifier(self.features(images))  # type: ignore[no-any-return]  # nn.Module
+        return self.classifier(self.features(images_B1HW))  # type: ignore[no-any-return]  # nn.Module
 
 
 class FashionCNN(TrainingObjective):
@@ -63,14 +62,14 @@ class FashionCNN(TrainingObjective):
     metric = "accuracy"
     settings: ClassVar[Mapping[str, Any]] = {
         "epochs": 3,
+        "channels_last": True,  # four times the steps a second under bf16
         "train_size": 10_000,
         "valid_size": 2_000,
         "data_dir": None,
     }
 
     def model(self, params: Mapping[str, Any]) -> nn.Module:
-        model = SimpleCNN(params["channels"], params["dropout"])
-        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's overloads lack it
+        return SimpleCNN(params["channels"], params["dropout"])
 
     def data(self, params: Mapping[str, Any]) -> Split:
         folder = find_data(params["data_dir"])
@@ -90,7 +89,7 @@ class FashionCNN(TrainingObjective):
     def optimizer(
         self, parameters: Iterator[nn.Parameter], params: Mapping[str, Any]
     ) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=params["lr"])
+        return make_optimizer(torch.optim.Adam, parameters, lr=params["lr"])
 
 
 cnn = FashionCNN()

@@ -9,18 +9,26 @@ your own.
 import torch._dynamo  # noqa: F401  # for its side effect
 
 from hpo.training.checkpoint import CheckpointMismatch, Checkpoints
-from hpo.training.data import Loader, Resident, Split
+from hpo.training.data import Split
+from hpo.training.ema import Ema
+from hpo.training.loader import Loader
 from hpo.training.loop import Training, TrainingObjective
+from hpo.training.optimizers import make_optimizer
 from hpo.training.precision import Precision, StepResult
+from hpo.training.resident import Resident
+from hpo.training.stream import Stream
 
 __all__ = [
     "CheckpointMismatch",
     "Checkpoints",
+    "Ema",
     "Loader",
     "Precision",
     "Resident",
     "Split",
     "StepResult",
+    "Stream",
     "Training",
     "TrainingObjective",
+    "make_optimizer",
 ]

@@ -45,14 +45,13 @@ def iterate_tensors(tree: Any) -> Iterator[torch.Tensor]:
             yield from iterate_tensors(value)
 
 
-def split_batch(batch: Batch, micro_batch: int | None) -> Iterator[Batch]:
-    """Parts of at most `micro_batch` samples, the batch itself when it needs no splitting."""
-    n_samples = count_samples(batch)
-    if micro_batch is None or micro_batch >= n_samples:
+def split_batch(batch: Batch, size: int, n_samples: int) -> Iterator[Batch]:
+    """Parts of at most `size` of the batch's samples, itself when it needs no splitting."""
+    if size >= n_samples:
         yield batch
         return
-    for start in range(0, n_samples, micro_batch):
-        yield map_tensors(operator.itemgetter(slice(start, start + micro_batch)), batch)
+    for start in range(0, n_samples, size):
+        yield map_tensors(operator.itemgetter(slice(start, start + size)), batch)
 
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:

@@ -19,9 +19,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from hpo.errors import HpoError
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
-FILE_NAME = re.compile(r"step-(\d{8})\.pt")
+# The step is the last one reported, and "start" before the first; batches are those after it.
+FILE_NAME = re.compile(r"(?:step-(?P<step>\d{8})|start)(?:-batch-(?P<batch>\d{8}))?\.pt")
 DAMAGED = (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError)
 
 
@@ -41,10 +42,13 @@ class Checkpoints:
         self._fingerprint = dict(fingerprint)
         self._is_proven = False
 
-    def write(self, step: int, state: Mapping[str, Any]) -> Path:
-        """Stores the state after `step` and keeps the newest two."""
+    def write(self, step: int | None, state: Mapping[str, Any], *, batch: int = 0) -> Path:
+        """Stores the state `batch` batches after `step` and keeps the newest two.
+
+        `step` is the last one reported, None before the first.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"step-{step:08d}.pt"
+        path = self.folder / _file_name(step, batch)
         document = {
             "format": FORMAT,
             "fingerprint": self._fingerprint,
@@ -62,7 +66,7 @@ class Checkpoints:
             old.unlink()
         return path
 
-    def load(self) -> tuple[int, dict[str, Any]] | None:
+    def load(self) -> tuple[int | None, dict[str, Any]] | None:
         """The newest sound checkpoint as (step, state), on the CPU; None when there is none.
 
         Raises CheckpointMismatch when it is not this trial's.
@@ -132,11 +136,17 @@ def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201  # the trial's log
 
 
-def _files(folder: Path) -> list[tuple[int, Path]]:
+def _file_name(step: int | None, batch: int) -> str:
+    beyond = f"-batch-{batch:08d}" if batch else ""
+    return ("start" if step is None else f"step-{step:08d}") + beyond + ".pt"
+
+
+def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
     if not folder.is_dir():
         return []
     found = [(FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+    numbered = [((int(m["step"] or -1), int(m["batch"] or 0)), path) for m, path in found if m]
+    return sorted(numbered, reverse=True)
 
 
 def _flush_folder(folder: Path) -> None:

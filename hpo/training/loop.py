@@ -2,30 +2,28 @@
 
 A checkpoint is written before its report, so the attempt that follows a lost worker can repeat
 the report and get the same verdict. On a CPU a resumed training equals an uninterrupted one to
-the bit.
+the bit, wherever in an epoch it was cut off.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import nn
 
 from hpo.objective import Trial, TrialPruned, TrialReleased
-from hpo.training.batches import Batch, count_samples, split_batch
+from hpo.training.batches import Batch, count_samples
 from hpo.training.checkpoint import Checkpoints, say
-from hpo.training.data import Shuffle, source_of
+from hpo.training.data import source_of
 from hpo.training.divergence import DivergenceWatch, check_metrics
-from hpo.training.memory import failing_out_of_memory
+from hpo.training.learner import Learner
+from hpo.training.memory import failing_out_of_memory, memory_attrs
 from hpo.training.metrics import SampleMeans
 from hpo.training.options import TrainingOptions
-from hpo.training.precision import Precision, StepResult, check_weights
 from hpo.training.progress import Progress
 from hpo.training.recipe import Recipe
 from hpo.training.seeds import (
@@ -35,6 +33,7 @@ from hpo.training.seeds import (
     seed_stream,
     set_rng_state,
 )
+from hpo.training.source import Shuffle
 
 
 class TrainingObjective(Recipe):
@@ -49,7 +48,12 @@ class Training:
     """One attempt of a trial: what it holds and what it does."""
 
     def __init__(
-        self, recipe: Recipe, trial: Trial, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        recipe: Recipe,
+        trial: Trial,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        halves_batches: bool | None = None,
     ) -> None:
         self.recipe, self.trial, self._clock = recipe, trial, clock
         params = recipe.params_of(trial)
@@ -57,26 +61,22 @@ class Training:
         self.device = torch.device(trial.device)
         if self.options.deterministic:
             make_deterministic()
-        self.precision = Precision(
-            self.options.precision, self.device, allow_slow=self.options.allow_slow
-        )
         # The same seed in every trial: a split of its own would leak into the comparison.
         seed_stream("every trial", "data")
         split = recipe.data(params)
-        self._train_data, self._valid_data = source_of(split.train), source_of(split.valid)
+        self.train_data = source_of(split.train, self.options)
+        self.valid_data = source_of(split.valid, self.options)
         seed_stream(trial.seed, "init")
-        self.model = recipe.model(params).to(self.device)
-        check_weights(self.model)
-        self.forward = self.precision.forward(self.model)
-        self.optimizer = recipe.optimizer(self.model.parameters(), params)
-        self.scheduler = recipe.scheduler(self.optimizer, params)
+        self.learner = Learner(
+            recipe, params, self.options, self.device, halves_batches=halves_batches
+        )
         seed_stream(trial.seed, "dropout")
-        self.watch = DivergenceWatch(self.precision)
-        self.progress = Progress()
+        self.watch = DivergenceWatch(self.learner.precision)
+        self.progress, self._means = Progress(), SampleMeans()
         self.checkpoints = Checkpoints(
             trial.checkpoint_dir, trial.resume_dirs, fingerprint=self._fingerprint()
         )
-        self._checkpointed_at = clock()
+        self._checkpointed_at = self._lap_at = clock()
 
     def train(self) -> None:
         """Trains to the last epoch, from the newest checkpoint where there is one.
@@ -84,7 +84,7 @@ class Training:
         Raises TrialPruned, TrialReleased after a checkpoint, and TrialFailed when it diverged.
         """
         try:
-            if self._resume():
+            if self._resume() and self.progress.history:
                 self._report_last()
             while self.progress.epochs < self.options.epochs:
                 self._one_epoch()
@@ -93,53 +93,71 @@ class Training:
             self._set_user_attrs()
 
     def train_epoch(self) -> float:
-        """One pass over the training data; the mean loss over its samples."""
-        means = SampleMeans()
-        shuffle = Shuffle(seed=self.trial.seed, epoch=self.progress.epochs)
-        for batch in self._train_data.batches(self.options.batch_size, self.device, shuffle):
-            loss, result = self.train_step(batch)
-            self.watch.after_step(loss, result)
-            if result.stepped and self.scheduler is not None:
-                self.scheduler.step()
-            means.add_mean("loss", loss, count_samples(batch))
-        self.watch.after_epoch()
+        """The rest of a pass over the training data; the mean loss over all of its samples."""
+        progress, means, watch, learner = self.progress, self._means, self.watch, self.learner
+        total: torch.Tensor | float = 0.0
+        for batch in self._waited_for(self._epoch_batches()):
+            n_samples = count_samples(batch)
+            loss, result = learner.train_step(batch, measure=watch.looks)
+            total = means.add_mean("loss", loss, n_samples)
+            watch.after_step(total, result)
+            progress.batches += 1
+            progress.n_samples += n_samples
+            self._between_batches()
+        watch.after_epoch(total)
+        progress.batches, self._means = 0, SampleMeans()
         return means.result()["loss"]
-
-    def train_step(self, batch: Batch) -> tuple[torch.Tensor, StepResult]:
-        """One optimizer step; micro-batches weigh by their samples, so the last may be short."""
-        self.optimizer.zero_grad(set_to_none=True)
-        n_samples = count_samples(batch)
-        mean_loss = torch.zeros((), device=self.device)
-        for part in split_batch(batch, self.options.micro_batch):
-            weighted = self.recipe.step(self.forward, part) * (count_samples(part) / n_samples)
-            self.precision.backward(weighted)
-            mean_loss += weighted.detach()
-        result = self.precision.step(
-            self.optimizer,
-            clip_norm=self.options.clip_norm,
-            measure=self.watch.needs_grad_norm,
-        )
-        return mean_loss, result
 
     def evaluate(self) -> dict[str, float]:
         """The metrics on the validation data; changes nothing."""
-        size = self.options.eval_batch_size or self.options.micro_batch or self.options.batch_size
-        with evaluating(self.model), preserved_rng():
-            batches = self._valid_data.batches(size, self.device)
-            return dict(self.recipe.evaluate(self.forward, batches))
+        with preserved_rng():
+            return self.learner.evaluate(self.valid_data)
 
     def _one_epoch(self) -> None:
-        started_at = self._clock()
+        self._lap_at = self._clock()
         train_loss = self.train_epoch()
-        trained_at = self._clock()
+        self._lap(training=True)
         metrics = self.evaluate()
-        self.progress.n_samples += len(self._train_data)
-        self.progress.train_seconds += trained_at - started_at
-        self.progress.seconds += self._clock() - started_at
+        self._lap(training=False)
         value = self._value(metrics)
         self.progress.record(value, {**metrics, "train_loss": train_loss}, self.trial.direction)
         if self._clock() - self._checkpointed_at >= self.options.checkpoint_seconds:
             self._write_checkpoint()
+
+    def _epoch_batches(self) -> Iterator[Batch]:
+        shuffle = Shuffle(seed=self.trial.seed, epoch=self.progress.epochs)
+        return self.train_data.batches(
+            self.options.batch_size, self.device, shuffle, start=self.progress.batches
+        )
+
+    def _waited_for(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches; takes note of the time that the training stands still for them."""
+        clock, progress, iterator = self._clock, self.progress, iter(batches)
+        while True:
+            asked_at = clock()
+            batch = next(iterator, None)
+            progress.wait_seconds += clock() - asked_at
+            if batch is None:
+                return
+            yield batch
+
+    def _between_batches(self) -> None:
+        every = self.options.checkpoint_seconds
+        if every > 0 and self._clock() - self._checkpointed_at >= every:
+            self._lap(training=True)
+            self._write_checkpoint()
+        if self.trial.should_prune():  # a verdict that came late
+            raise TrialPruned(f"pruned in epoch {self.progress.epochs}")
+        if self.trial.should_stop:
+            self._lap(training=True)
+            self._release()
+
+    def _lap(self, *, training: bool) -> None:
+        elapsed = self._clock() - self._lap_at
+        self._lap_at += elapsed
+        self.progress.seconds += elapsed
+        if training:
+            self.progress.train_seconds += elapsed
 
     def _value(self, metrics: dict[str, float]) -> float:
         if self.recipe.metric not in metrics:
@@ -159,37 +177,36 @@ class Training:
         if self.trial.should_prune():
             raise TrialPruned(f"pruned after step {step}")
         if self.trial.should_stop and self.progress.epochs < self.options.epochs:
-            self._write_checkpoint()
-            raise TrialReleased(f"released after step {step}")
+            self._release()
+
+    def _release(self) -> None:
+        self._write_checkpoint()
+        raise TrialReleased(f"released {self._position()}")
 
     def _write_checkpoint(self) -> None:
         state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "scaler": self.precision.state_dict(),
+            **self.learner.state_dict(),
             "rng": rng_state(),
-            "skipped": [self.watch.skipped, self.watch.skipped_in_row],
+            "watch": self.watch.state_dict(),
             "progress": asdict(self.progress),
+            "means": self._means.state_dict(),
         }
-        self.checkpoints.write(self.progress.history[-1]["step"], state)
-        self._checkpointed_at = self._clock()
+        self.checkpoints.write(self.progress.last_step, state, batch=self.progress.batches)
+        self._checkpointed_at = self._lap_at = self._clock()
 
     def _resume(self) -> bool:
         found = self.checkpoints.load()
         if found is None:
             return False
         step, state = found
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        self.precision.load_state_dict(state["scaler"])
-        self.watch.skipped, self.watch.skipped_in_row = state["skipped"]
+        self.learner.load_state_dict(state)
+        self.watch.load_state_dict(state["watch"])
         self.progress = Progress(**state["progress"])
+        self._means.load_state_dict(state["means"])
         set_rng_state(state["rng"])
-        say(f"resuming after step {step}")
-        self.trial.start(step)
+        say(f"resuming {self._position()}")
+        if step is not None:
+            self.trial.start(step)
         self._repeat_reports()
         return True
 
@@ -202,33 +219,28 @@ class Training:
     def _note_answers(self) -> None:
         self.progress.answered_step = max(self.progress.answered_step, self.trial.answered_step)
 
+    def _position(self) -> str:
+        step, batches = self.progress.last_step, self.progress.batches
+        after = "from the beginning" if step is None else f"after step {step}"
+        return f"{after} and {batches} batches" if batches else after
+
     def _fingerprint(self) -> dict[str, str]:
         kind = type(self.recipe)
         return {
             "objective": f"{kind.__module__}:{kind.__qualname__}",
             "params": json.dumps(self.trial.params, sort_keys=True),
-            "precision": self.precision.name,
+            "precision": self.learner.precision.name,
+            "batch_size": str(self.options.batch_size),
+            "ema": str(self.options.ema_decay is not None),
             "torch": torch.__version__.partition(".")[0],
         }
 
     def _set_user_attrs(self) -> None:
         attrs: dict[str, Any] = {
             **self.progress.user_attrs(),
-            "precision": self.precision.name,
-            "skipped_steps": self.watch.skipped,
+            **self.watch.user_attrs(),
+            **memory_attrs(self.device),
+            **self.learner.user_attrs(),
         }
         for name, value in attrs.items():
             self.trial.set_user_attr(name, value)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; each module gets back the mode that it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, is_training in modes:
-            module.training = is_training

@@ -16,11 +16,21 @@ class TrainingOptions:
 
     Attributes:
         batch_size: samples of one optimizer step.
-        micro_batch: samples that go through the model at once; None is the whole batch.
+        micro_batch: samples that go through the model at once; None is the whole batch. It is
+            halved when a GPU runs out of memory.
         eval_batch_size: samples at once in evaluation; None is `micro_batch` or `batch_size`.
         precision: auto, fp32, tf32, bf16 or fp16.
         clip_norm: the largest norm of all gradients together; None does not clip.
-        checkpoint_seconds: between two checkpoints; 0 writes one after every epoch.
+        clip_value: the largest absolute value in a gradient; None does not clip.
+        ema_decay: of the moving average of the weights; None keeps none.
+        evaluate_ema: whether the averaged weights are evaluated, where there are some.
+        checkpoint_seconds: between two checkpoints; 0 writes one after every epoch and none within.
+        channels_last: whether images (4 dimensions) and the model lie channels last.
+        compile: whether the model goes through torch.compile.
+        loader_workers: processes that read a dataset or a stream; 0 reads it in the trial itself.
+        prefetch_factor: batches that each of them reads ahead; None is PyTorch's default.
+        resident_share: tensors move to the device when they need at most this share of what is
+            free there; larger ones stay behind and move batch by batch.
         deterministic: whether torch may use deterministic algorithms only.
         allow_slow: whether fp16 is allowed on a CPU.
     """
@@ -31,21 +41,27 @@ class TrainingOptions:
     eval_batch_size: int | None = None
     precision: str = "auto"
     clip_norm: float | None = None
+    clip_value: float | None = None
+    ema_decay: float | None = None
+    evaluate_ema: bool = True
     checkpoint_seconds: float = 10.0
+    channels_last: bool = False
+    compile: bool = False
+    loader_workers: int = 0
+    prefetch_factor: int | None = None
+    resident_share: float = 0.5
     deterministic: bool = False
     allow_slow: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "micro_batch", "eval_batch_size"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise InvalidField(name, f"must be 1 or more, got {count}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise InvalidField("clip_norm", f"must be above 0, got {self.clip_norm}")
-        if not self.checkpoint_seconds >= 0:
-            raise InvalidField(
-                "checkpoint_seconds", f"must be 0 or more, got {self.checkpoint_seconds}"
-            )
+        for name, (is_fit, text) in LIMITS.items():
+            value = getattr(self, name)
+            if value is not None and not is_fit(value):
+                raise InvalidField(name, f"must be {text}, got {value}")
+        if self.clip_norm is not None and self.clip_value is not None:
+            raise InvalidField("clip_value", "clip by norm or by value, not by both")
+        if self.deterministic and self.precision == "tf32":
+            raise InvalidField("precision", "tf32 is off in deterministic mode; take fp32")
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> TrainingOptions:
@@ -85,16 +101,30 @@ def _flag(value: Any) -> bool:
     return flags[value]
 
 
-CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "epochs": _whole,
-    "batch_size": _whole,
-    "micro_batch": _whole,
-    "eval_batch_size": _whole,
-    "precision": str,
-    "clip_norm": _number,
-    "checkpoint_seconds": _number,
-    "deterministic": _flag,
-    "allow_slow": _flag,
+Limit = tuple[Callable[[Any], bool], str]
+COUNT: Limit = (lambda value: value >= 1, "1 or more")
+NOT_NEGATIVE: Limit = (lambda value: value >= 0, "0 or more")
+POSITIVE: Limit = (lambda value: value > 0, "above 0")
+LIMITS: dict[str, Limit] = {
+    "epochs": COUNT,
+    "batch_size": COUNT,
+    "micro_batch": COUNT,
+    "eval_batch_size": COUNT,
+    "clip_norm": POSITIVE,
+    "clip_value": POSITIVE,
+    "ema_decay": (lambda value: 0 < value < 1, "between 0 and 1"),
+    "checkpoint_seconds": NOT_NEGATIVE,
+    "loader_workers": NOT_NEGATIVE,
+    "prefetch_factor": COUNT,
+    "resident_share": (lambda value: 0 <= value <= 1, "from 0 to 1"),
 }
-OPTIONAL = frozenset({"micro_batch", "eval_batch_size", "clip_norm"})
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "int": _whole,
+    "float": _number,
+    "bool": _flag,
+    "str": str,
+}
+# The annotations are text here, and name one kind each, or one kind and None.
+CONVERTERS = {f.name: KINDS[str(f.type).partition(" |")[0]] for f in fields(TrainingOptions)}
+OPTIONAL = frozenset(f.name for f in fields(TrainingOptions) if "None" in str(f.type))
 DEFAULTS: Mapping[str, Any] = asdict(TrainingOptions())

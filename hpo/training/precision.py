@@ -8,6 +8,7 @@ part is a no-op on the same path.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch import nn
 from hpo.errors import InvalidField
 from hpo.training.batches import map_tensors
 
-# Autocast takes a half type even where it is off, so the off case gets one too.
 DTYPES: dict[str, torch.dtype | None] = {
     "fp32": None,
     "tf32": None,
@@ -63,15 +63,14 @@ class Precision:
         torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
         torch.backends.cudnn.allow_tf32 = self.name == "tf32"
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[Any]:
         """A new context for one forward pass: a shared one would keep stale casts of weights."""
-        return torch.autocast(
-            self.device.type,
-            dtype=self.dtype or torch.bfloat16,
-            enabled=self.dtype is not None,
-        )
+        if self.dtype is None:
+            # One that is switched off still costs a percent of a small net's step.
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
 
-    def forward(self, model: nn.Module) -> Callable[..., Any]:
+    def forward(self, model: Callable[..., Any]) -> Callable[..., Any]:
         """The model under autocast with fp32 outputs, so that losses are computed in fp32."""
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -86,11 +85,22 @@ class Precision:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it so
 
     def step(
-        self, optimizer: torch.optim.Optimizer, *, clip_norm: float | None, measure: bool = False
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        measure: bool = False,
     ) -> StepResult:
-        """Unscales once, clips, steps unless a gradient overflowed, and adapts the scale."""
+        """Unscales once, clips, steps unless a gradient overflowed, and adapts the scale.
+
+        The norm of the gradients is that before clipping; it is computed where `clip_norm` needs
+        it or `measure` asks for it.
+        """
         self.scaler.unscale_(optimizer)
-        grad_norm = _grad_norm(optimizer, clip_norm=clip_norm, measure=measure)
+        grad_norm = None
+        if measure or clip_norm is not None or clip_value is not None:
+            grad_norm = _clip(optimizer, clip_norm, clip_value, measure=measure)
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -153,12 +163,19 @@ def check_weights(model: nn.Module) -> None:
             )
 
 
-def _grad_norm(
-    optimizer: torch.optim.Optimizer, *, clip_norm: float | None, measure: bool
+def _clip(
+    optimizer: torch.optim.Optimizer,
+    clip_norm: float | None,
+    clip_value: float | None,
+    *,
+    measure: bool,
 ) -> torch.Tensor | None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     if clip_norm is not None:
         return nn.utils.clip_grad_norm_(parameters, clip_norm)
-    if not measure:
-        return None
-    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    norm = None
+    if measure:
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if clip_value is not None:
+        nn.utils.clip_grad_value_(parameters, clip_value)
+    return norm

@@ -11,15 +11,22 @@ from hpo.study import Direction
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """Epochs done, their reports and what they took."""
+    """Epochs done and batches of the one that has begun, their reports and what they took."""
 
     epochs: int = 0
+    batches: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     answered_step: int = -1  # reports up to it have arrived; later ones may have got lost
     best: dict[str, Any] | None = None
     n_samples: int = 0
     train_seconds: float = 0.0
+    wait_seconds: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step that was recorded; None before the first."""
+        return self.history[-1]["step"] if self.history else None
 
     def record(self, value: float, metrics: Mapping[str, float], direction: Direction) -> None:
         """Ends an epoch with its value; the best one is the first that no later one exceeds."""
@@ -31,15 +38,19 @@ class Progress:
 
     def user_attrs(self) -> dict[str, Any]:
         """The figures that stay with the trial."""
-        rate = self.n_samples / self.train_seconds if self.train_seconds > 0 else 0.0
         attrs = {
             "epochs": self.epochs,
             "seconds": round(self.seconds, 3),
-            "samples_per_second": round(rate, 1),
+            "samples_per_second": round(_share(self.n_samples, self.train_seconds), 1),
+            "data_wait_share": round(_share(self.wait_seconds, self.train_seconds), 3),
         }
         if self.best is not None:
             attrs |= {"best_step": self.best["step"], "best_value": self.best["value"]}
         return attrs
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
 
 
 def _is_better(value: float, than: float, direction: Direction) -> bool:

@@ -37,39 +37,49 @@ def epoch_order(n_samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 def rng_state() -> dict[str, Any]:
     """The states of all global generators, as plain types and tensors."""
-    version, internal, gauss = random.getstate()
-    numpy_state: Any = np.random.get_state(legacy=False)
+    (version, internal, gauss), numpy_state, torch_state, cuda_state = _raw_state()
     key = torch.from_numpy(numpy_state["state"]["key"].astype(np.int64))
     state = {
         "python": [version, list(internal), gauss],
         "numpy": {**numpy_state, "state": {**numpy_state["state"], "key": key}},
-        "torch": torch.get_rng_state(),
+        "torch": torch_state,
     }
-    if cuda_has_started():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
+    return state if cuda_state is None else {**state, "cuda": cuda_state}
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
     """Restores what `rng_state` returned; a CUDA state is left out where there is no device."""
     version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
     inner = state["numpy"]["state"]
     key = inner["key"].numpy().astype(np.uint32)
-    np.random.set_state({**state["numpy"], "state": {**inner, "key": key}})
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    numpy_state = {**state["numpy"], "state": {**inner, "key": key}}
+    cuda_state = state.get("cuda") if torch.cuda.is_available() else None
+    _set_raw_state(((version, tuple(internal), gauss), numpy_state, state["torch"], cuda_state))
 
 
 @contextmanager
 def preserved_rng() -> Iterator[None]:
     """Leaves all global generators as they were."""
-    state = rng_state()
+    state = _raw_state()
     try:
         yield
     finally:
-        set_rng_state(state)
+        _set_raw_state(state)
+
+
+def _raw_state() -> tuple[Any, Any, torch.Tensor, torch.Tensor | None]:
+    # Python, numpy, torch, CUDA, each in its own form: turning them is slower than reading them.
+    cuda_state = torch.cuda.get_rng_state() if cuda_has_started() else None
+    return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda_state
+
+
+def _set_raw_state(state: tuple[Any, Any, torch.Tensor, torch.Tensor | None]) -> None:
+    python_state, numpy_state, torch_state, cuda_state = state
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)
+    torch.set_rng_state(torch_state)
+    if cuda_state is not None:
+        torch.cuda.set_rng_state(cuda_state)
 
 
 def cuda_has_started() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -25,9 +26,10 @@ from torch import nn
 from torch.nn import functional
 
 from hpo.objective import Trial, TrialFailed, TrialReleased
-from hpo.training import Loader, Precision, Split, Training, TrainingObjective
+from hpo.training import Precision, Split, Training, TrainingObjective
 from hpo.trial import Decision, Verdict
 
+PATIENCE_SECONDS = 120
 KINDS = {
     "fp32": ("fp32", False),
     "tf32": ("tf32", False),
@@ -113,10 +115,8 @@ class Pictures(TrainingObjective):
         target = torch.randint(10, (n_samples,))
         inputs = torch.randn(n_samples, 3, 32, 32) + target[:, None, None, None] / 10
         tensors: Any = (inputs, target)
-        if params["loader_workers"] is not None:
-            tensors = Loader(
-                torch.utils.data.TensorDataset(inputs, target), n_workers=params["loader_workers"]
-            )
+        if not params["resident"]:
+            tensors = torch.utils.data.TensorDataset(inputs, target)
         return Split(train=tensors, valid=(inputs[:256], target[:256]))
 
     def loss(self, output: Any, target: Any) -> torch.Tensor:
@@ -126,7 +126,59 @@ class Pictures(TrainingObjective):
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
-NETS: dict[str, Callable[[], nn.Module]] = {"SimpleCNN": SimpleCNN, "ResNet-18": ResNet18}
+class MLP(nn.Sequential):
+    """Small enough that launching its kernels takes longer than they do."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *(nn.Flatten(), nn.Linear(3 * 32 * 32, 256), nn.ReLU()),
+            *(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)),
+        )
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "MLP": MLP,
+    "SimpleCNN": SimpleCNN,
+    "ResNet-18": ResNet18,
+}
+
+
+class Bf16Step:
+    """One bf16 step on a batch that stays, as by hand."""
+
+    def __init__(self, net: str, batch_size: int, device: torch.device) -> None:
+        self.device, self.model = device, NETS[net]().to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.inputs = torch.randn(batch_size, 3, 32, 32, device=device)
+        self.target = torch.randint(10, (batch_size,), device=device)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        # A cache of casts would be captured half way.
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False):
+            output = self.model(self.inputs)
+        functional.cross_entropy(output.float(), self.target).backward()
+        self.optimizer.step()
+
+
+def train_beside(device_type: str, n_steps: int, barrier: Any, rates: Any) -> None:
+    """What each of several processes on one device does: steps, timed from a common start."""
+    torch.set_num_threads(1)
+    step = Bf16Step("SimpleCNN", 64, torch.device(device_type))
+    for number in range(n_steps + 3):
+        if number == 3:
+            synchronize(step.device)
+            barrier.wait(PATIENCE_SECONDS)
+            started_at = time.perf_counter()
+        step()
+    synchronize(step.device)
+    rates.put(n_steps / (time.perf_counter() - started_at))
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 class Check:
@@ -138,7 +190,12 @@ class Check:
 
     def kit(self) -> None:
         """Resuming, skipping and running out of memory, as on the CPU."""
-        settings = {"precision": "bf16", "deterministic": True, "epochs": 3, "n_samples": 512}
+        settings = {
+            "precision": "bf16",
+            "deterministic": True,
+            "epochs": 3,
+            "n_samples": 64 if self.quick else 512,
+        }
         whole, first = self.training(**settings), self.training(Silent(pause_after=0), **settings)
         whole.train()
         try:
@@ -146,7 +203,9 @@ class Check:
         except TrialReleased:
             second = self.training(resume_dirs=(first.trial.checkpoint_dir,), **settings)
         second.train()
-        pairs = zip(whole.model.parameters(), second.model.parameters(), strict=True)
+        pairs = zip(
+            whole.learner.model.parameters(), second.learner.model.parameters(), strict=True
+        )
         emit("resume", difference=max(float((a - b).detach().abs().max()) for a, b in pairs))
         torch.use_deterministic_algorithms(False)
         self.overflow()
@@ -155,18 +214,19 @@ class Check:
     def overflow(self) -> None:
         """One overflow: the weights stay, the scale halves."""
         training = self.training(precision="fp16", n_samples=64)
-        before = [parameter.detach().clone() for parameter in training.model.parameters()]
+        before = [parameter.detach().clone() for parameter in training.learner.model.parameters()]
         inputs = torch.full((64, 3, 32, 32), 1e30, device=self.device)
-        _, result = training.train_step(
+        _, result = training.learner.train_step(
             (inputs, torch.zeros(64, dtype=torch.long, device=self.device))
         )
-        same = all(map(torch.equal, before, training.model.parameters()))
+        same = all(map(torch.equal, before, training.learner.model.parameters()))
         emit("overflow", stepped=result.stepped, scale=result.scale, weights_unchanged=same)
 
     def out_of_memory(self) -> None:
-        """A model that cannot fit fails with its reason, and the next trial trains."""
+        """A batch that does not fit is split, a sample that does not ends the trial."""
         if self.device.type != "cuda":
             return
+        self.too_large_a_batch()
         held = torch.cuda.memory_allocated()
 
         class Huge(Pictures):
@@ -181,10 +241,19 @@ class Check:
         emit("memory after it", held_before=held, held_after=torch.cuda.memory_allocated())
         self.training(epochs=1, n_samples=64).train()
 
+    def too_large_a_batch(self) -> None:
+        """A real shortage that halving cures: the process may take 4 GiB of the device."""
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(4 * 2**30 / total)
+        training = self.training(net="ResNet-18", batch_size=2048, n_samples=2048, epochs=1)
+        training.train()
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        emit("halved", batch=2048, micro_batch=training.learner.micro_batch)
+
     def precision(self) -> None:
         """Steps a second and memory of each precision."""
         sizes = {"SimpleCNN": (64, 4096), "ResNet-18": (64, 1024)}
-        for net, batch_sizes in sizes.items():
+        for net, batch_sizes in list(sizes.items())[: 1 if self.quick else 2]:
             for batch_size in (8,) if self.quick else batch_sizes:
                 for kind in KINDS:
                     if self.device.type == "cuda" or kind != "fp16":
@@ -224,7 +293,7 @@ class Check:
 
     def harness(self) -> None:
         """An epoch of the kit beside a loop by hand, taken in turns."""
-        for net, batch_size in (("SimpleCNN", 64), ("ResNet-18", 256)):
+        for net, batch_size in (("SimpleCNN", 64), ("ResNet-18", 256))[: 1 if self.quick else 2]:
             n_samples = 64 if self.quick else batch_size * 40
             training = self.training(
                 net=net, batch_size=batch_size, n_samples=n_samples, precision="bf16"
@@ -264,9 +333,64 @@ class Check:
     def data(self) -> None:
         """Resident tensors beside a DataLoader."""
         for workers in (None, 0) if self.quick else (None, 0, 4):
-            training = self.training(n_samples=64 if self.quick else 20_000, loader_workers=workers)
+            training = self.training(
+                n_samples=64 if self.quick else 20_000,
+                resident=workers is None,
+                loader_workers=workers or 0,
+            )
             seconds = self.seconds_of(training.train_epoch, 1)
             emit("data", loader_workers=workers, epoch_seconds=round(seconds, 4))
+
+    def processes(self) -> None:
+        """Several trials on one device, each in a process of its own."""
+        context = multiprocessing.get_context("spawn")
+        for n_processes in (1, 2) if self.quick else (1, 4, 8):
+            barrier, rates = context.Barrier(n_processes + 1), context.Queue()
+            arguments = (self.device.type, 3 if self.quick else 500, barrier, rates)
+            children = [
+                context.Process(target=train_beside, args=arguments) for _ in range(n_processes)
+            ]
+            started_at = time.perf_counter()
+            for child in children:
+                child.start()
+            barrier.wait(PATIENCE_SECONDS)
+            start_seconds = time.perf_counter() - started_at
+            found = [rates.get(timeout=PATIENCE_SECONDS) for _ in children]
+            for child in children:
+                child.join()
+            emit(
+                "processes",
+                processes=n_processes,
+                start_seconds=round(start_seconds, 2),
+                steps_per_second_each=round(statistics.median(found), 1),
+                steps_per_second_together=round(sum(found), 1),
+            )
+
+    def graph(self) -> None:
+        """A whole bf16 step as one CUDA graph beside the same step launched kernel by kernel."""
+        if self.device.type != "cuda":
+            emit("graph", left_out="needs CUDA")
+            return
+        for net in ("MLP", "SimpleCNN"):
+            step = Bf16Step(net, 64, self.device)
+            eager = self.seconds_of(step, 200)
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    step()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            replayed = self.seconds_of(graph.replay, 200)
+            emit(
+                "graph",
+                net=net,
+                eager_us=eager * 1e6,
+                graph_us=replayed * 1e6,
+                gain=eager / replayed,
+            )
 
     def training(
         self, link: Silent | None = None, resume_dirs: Any = (), **settings: Any
@@ -276,7 +400,7 @@ class Check:
 
     def trial(self, link: Silent, resume_dirs: Any, **settings: Any) -> Trial:
         """A trial without a service."""
-        defaults = {"net": "SimpleCNN", "loader_workers": None, "checkpoint_seconds": 1000}
+        defaults = {"net": "SimpleCNN", "resident": True, "checkpoint_seconds": 1000}
         return Trial(
             link,
             study="check",
@@ -291,11 +415,11 @@ class Check:
         """Seconds of one call, after a warm-up, the device's work included."""
         for _ in range(max(1, n_steps // 5)):
             run()
-        self.synchronize()
+        synchronize(self.device)
         started_at = time.perf_counter()
         for _ in range(n_steps):
             run()
-        self.synchronize()
+        synchronize(self.device)
         return (time.perf_counter() - started_at) / n_steps
 
     def memory(self, step: Callable[[], None]) -> tuple[int, int]:
@@ -307,11 +431,6 @@ class Check:
         step()
         return held, torch.cuda.max_memory_allocated() >> 20
 
-    def synchronize(self) -> None:
-        """Waits for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
 
 def emit(part: str, **facts: Any) -> None:
     """One line of output."""
@@ -320,7 +439,7 @@ def emit(part: str, **facts: Any) -> None:
 
 
 def main() -> None:
-    parts = ("kit", "precision", "harness", "data")
+    parts = ("kit", "precision", "harness", "data", "processes", "graph")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))

@@ -29,6 +29,7 @@ class RecordingLink:
         self.calls: list[tuple[str, Any]] = []
         self.reports: list[Measurement] = []
         self.user_attrs: dict[str, Any] = {}
+        self.late: Verdict | None = None
 
     @property
     def values(self) -> list[tuple[int, float]]:
@@ -46,8 +47,8 @@ class RecordingLink:
         self.reports.append(measurement)
         return Decision(verdict=self.verdicts.get(measurement.step, Verdict.CONTINUE))
 
-    def late_decision(self) -> None:
-        return None
+    def late_decision(self) -> Decision | None:
+        return None if self.late is None else Decision(verdict=self.late)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         self.user_attrs[key] = value
@@ -101,10 +102,31 @@ class Tiny(TrainingObjective):
         return getattr(torch.optim.lr_scheduler, name)(optimizer, **options)
 
 
+class HandClock:
+    """A clock that stands until it is moved; a training on it takes one second a batch."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def ticking(self, objective: TrainingObjective) -> TrainingObjective:
+        """The objective, which moves the clock by a second in each of its batches."""
+        step = objective.step
+
+        def slow(forward: Any, batch: Any) -> torch.Tensor:
+            self.now += 1.0
+            return step(forward, batch)
+
+        objective.step = slow  # type: ignore[method-assign]  # this instance alone
+        return objective
+
+
 class Kit:
     """Makes trials and reads what they left behind."""
 
-    Tiny = Tiny
+    Tiny, HandClock = Tiny, HandClock
     n_train, n_valid = N_TRAIN, N_VALID
 
     def __init__(self, folder: Path) -> None:
@@ -145,12 +167,33 @@ class Kit:
         objective(second)
         return second, first_link, second_link
 
+    def train_in_two_within(
+        self, objective: TrainingObjective, n_batches: int, **settings: Any
+    ) -> tuple[Trial, Trial, RecordingLink]:
+        """An attempt that is asked to pause in its nth batch, and the attempt that goes on."""
+        first, link = self.trial(**settings)
+        numbers = itertools.count(1)
+        step = objective.step
+
+        def asked_to_pause(forward: Any, batch: Any) -> torch.Tensor:
+            if next(numbers) == n_batches:
+                link.late = Verdict.PAUSE
+            return step(forward, batch)
+
+        objective.step = asked_to_pause  # type: ignore[method-assign]  # for one attempt
+        with pytest.raises(TrialReleased):
+            objective(first)
+        del objective.step
+        second, second_link = self.trial(resume_dirs=(first.checkpoint_dir,), **settings)
+        objective(second)
+        return first, second, second_link
+
     @staticmethod
     def last_state(trial: Trial) -> dict[str, Any]:
         """The newest checkpoint's state, without the figures that the clock writes."""
-        newest = max(trial.checkpoint_dir.glob("step-*.pt"))
+        newest = max(trial.checkpoint_dir.glob("*.pt"))
         state = read_checkpoint(newest)["state"]
-        for name in ("seconds", "train_seconds"):
+        for name in ("seconds", "train_seconds", "wait_seconds"):
             del state["progress"][name]
         return state
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ import torch
 
 from hpo.objective import TrialPruned, TrialReleased
 from hpo.training import CheckpointMismatch, Checkpoints, Training
-from hpo.training.checkpoint import DamagedCheckpoint, read_checkpoint
+from hpo.training.checkpoint import FORMAT, DamagedCheckpoint, read_checkpoint
 from hpo.trial import Verdict
 
 FINGERPRINT = {"objective": "mine:net", "precision": "fp32"}
@@ -155,18 +154,37 @@ def test_the_value_reported_is_the_value_of_the_checkpoint(kit: Any) -> None:
     with pytest.raises(TrialPruned):
         kit.Tiny()(trial)
     training = Training(kit.Tiny(), kit.trial(dropout=0.3)[0])
-    training.model.load_state_dict(kit.last_state(trial)["model"])
+    training.learner.model.load_state_dict(kit.last_state(trial)["model"])
     assert training.evaluate()["accuracy"] == link.reports[-1].value
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(0, [2, 3]), (6, [1, 3]), (12, [2]), (1000, [])])
-def test_checkpoints_keep_a_distance_in_time(kit: Any, seconds: float, steps: list[int]) -> None:
-    trial, _ = kit.trial(checkpoint_seconds=seconds)
-    # Each reading is a second later: three in an epoch, one to decide, one after writing.
-    ticks = itertools.count()
-    Training(kit.Tiny(), trial, clock=lambda: float(next(ticks))).train()
-    names = sorted(path.name for path in trial.checkpoint_dir.glob("*"))
-    assert names == [f"step-{step:08d}.pt" for step in steps]
+@pytest.mark.parametrize(
+    ("seconds", "positions"),
+    [
+        (0, ["6", "12", "18", "24"]),  # every epoch and nothing within
+        (5, ["5", "10", "15", "20"]),
+        (6, ["6", "12", "18", "24"]),
+        (14, ["14"]),
+        (1000, []),
+    ],
+)
+def test_checkpoints_keep_a_distance_in_time(
+    kit: Any, seconds: float, positions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes a second and an epoch has 6 of them."""
+    written: list[str] = []
+    write = Checkpoints.write
+    monkeypatch.setattr(
+        Checkpoints,
+        "write",
+        lambda self, step, state, *, batch: (
+            written.append(str(6 * (-1 if step is None else step) + 6 + batch)),
+            write(self, step, state, batch=batch),
+        ),
+    )
+    clock, (trial, _) = kit.HandClock(), kit.trial(checkpoint_seconds=seconds)
+    Training(clock.ticking(kit.Tiny()), trial, clock=clock).train()
+    assert list(dict.fromkeys(written)) == positions
 
 
 @pytest.mark.parametrize(
@@ -219,7 +237,9 @@ class Stranger:
 
 
 def test_a_checkpoint_of_code_is_not_run(tmp_path: Path) -> None:
-    torch.save({"format": 1, "fingerprint": {}, "step": 0, "state": Stranger()}, tmp_path / "x.pt")
+    torch.save(
+        {"format": FORMAT, "fingerprint": {}, "step": 0, "state": Stranger()}, tmp_path / "x.pt"
+    )
     with pytest.raises(DamagedCheckpoint):
         read_checkpoint(tmp_path / "x.pt")
 

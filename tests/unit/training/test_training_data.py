@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
+import subprocess
+import sys
+import textwrap
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from hpo.training import Loader, Resident
+from hpo.training import Loader, Resident, Stream
 from hpo.training.batches import count_samples, map_tensors, move_batch, split_batch
-from hpo.training.data import Shuffle, source_of
+from hpo.training.data import source_of
+from hpo.training.source import Shuffle
 
 CPU = torch.device("cpu")
 SOURCES = {
@@ -34,7 +41,6 @@ def read(source: Any, batch_size: int = 4, shuffle: Shuffle | None = None) -> li
 @pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)])
 def test_every_sample_comes_once(kind: str, shuffle: Shuffle | None) -> None:
     source = SOURCES[kind](numbered(11))
-    assert len(source) == 11
     sizes = [count_samples(batch) for batch in source.batches(4, CPU, shuffle)]
     assert sizes == [4, 4, 3]
     order = read(source, shuffle=shuffle)
@@ -77,6 +83,122 @@ def test_loader_processes_alone_ignore_sigterm(n_workers: int) -> None:
     assert read(Loader(Handlers(), n_workers=n_workers)) == [int(n_workers > 0)] * 2
 
 
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)])
+@pytest.mark.parametrize("start", [0, 1, 2, 3])
+def test_it_goes_on_from_any_batch(kind: str, shuffle: Shuffle | None, start: int) -> None:
+    source = SOURCES[kind](numbered(11))
+    whole = [batch[1].tolist() for batch in source.batches(4, CPU, shuffle)]
+    rest = [batch[1].tolist() for batch in source.batches(4, CPU, shuffle, start=start)]
+    assert rest == whole[start:]
+
+
+def test_loader_processes_outlive_an_epoch_that_was_broken_off() -> None:
+    loader = Loader(Pids(), n_workers=1)
+    batches = loader.batches(2, CPU, Shuffle(seed=1, epoch=0))
+    pid = int(next(batches)[1][0])
+    batches.close()
+    epochs = [list(loader.batches(2, CPU, Shuffle(seed=1, epoch=epoch))) for epoch in (1, 2)]
+    for epoch in epochs:
+        assert sorted(int(number) for batch in epoch for number in batch[0]) == list(range(12))
+        assert {int(found) for batch in epoch for found in batch[1]} == {pid}
+
+
+class Pids(Dataset[Any]):
+    """Tells which process reads it."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return index, os.getpid()
+
+
+class Noise(Dataset[Any]):
+    """A new random number at each reading, from each of the three generators."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = [torch.rand(()).item(), random.random(), float(np.random.rand())]
+        return torch.tensor(drawn, dtype=torch.float64), index
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # of the number of cores
+def test_what_loader_processes_draw_does_not_depend_on_their_number() -> None:
+    def drawn(n_workers: int, epoch: int = 0) -> torch.Tensor:
+        loader = Loader(Noise(), n_workers=n_workers)
+        return torch.cat([b[0] for b in loader.batches(2, CPU, Shuffle(seed=1, epoch=epoch))])
+
+    one, three, later = drawn(1), drawn(3), drawn(1, epoch=1)
+    assert torch.equal(one, three)
+    assert one.unique().numel() == one.numel()
+    assert not set(one.flatten().tolist()) & set(later.flatten().tolist())
+
+
+KILLED = """
+    import os, signal, torch
+    from hpo.training import Loader
+
+    class Killed(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 6:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return index
+
+    batches = Loader(Killed(), n_workers=1).batches(2, torch.device("cpu"))
+    print([int(number) for batch in batches for number in batch])
+"""
+
+
+def test_a_loader_process_that_is_killed_is_an_error_and_no_hang() -> None:
+    """In a process of its own: PyTorch raises it wherever the main thread happens to be."""
+    command = [sys.executable, "-c", textwrap.dedent(KILLED)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 1
+    assert "RuntimeError: DataLoader worker" in found.stderr
+
+
+@pytest.mark.parametrize("wrap", [TensorDataset, lambda *t: Subset(TensorDataset(*t), [0])])
+def test_loader_processes_are_refused_tensors_on_a_device(wrap: Any) -> None:
+    dataset = wrap(torch.zeros(3, device="meta"))
+    with pytest.raises(ValueError, match="tensors on meta"):
+        Loader(dataset, n_workers=1)
+    Loader(dataset)  # the trial itself can read them
+
+
+DEVICE = torch.device("meta")  # any that is not the CPU
+
+
+@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)])
+@pytest.mark.parametrize(("free", "share"), [(160, 0.5), (80, 1.0), (1e12, 0.01)])
+def test_tensors_that_fit_move_once(shuffle: Any, free: float, share: float, capsys: Any) -> None:
+    """80 bytes."""
+    resident = Resident(torch.zeros(20), share=share, free=lambda device: free)
+    for _ in range(2):
+        batches = list(resident.batches(8, DEVICE, shuffle))
+        assert [(len(b[0]), b[0].device.type) for b in batches] == [(n, "meta") for n in (8, 8, 4)]
+    assert resident._tensors[0].device.type == "meta"
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)])
+@pytest.mark.parametrize(("free", "share"), [(159, 0.5), (0, 1.0), (1e12, 0.0)])
+def test_tensors_that_do_not_fit_move_batch_by_batch(
+    shuffle: Any, free: float, share: float, capsys: Any
+) -> None:
+    resident = Resident(torch.zeros(20), share=share, free=lambda device: free)
+    for _ in range(2):
+        batches = list(resident.batches(8, DEVICE, shuffle))
+        assert [(len(b[0]), b[0].device.type) for b in batches] == [(n, "meta") for n in (8, 8, 4)]
+    assert resident._tensors[0].device.type == "cpu"
+    assert capsys.readouterr().out.count("stays with the host") == 1
+
+
 def test_resident_tensors_of_two_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\[3, 4\]"):
         Resident(torch.zeros(3), torch.zeros(4))
@@ -88,15 +210,20 @@ def test_half_inputs_are_refused(dtype: torch.dtype) -> None:
         Resident(torch.zeros(3, dtype=dtype))
 
 
-class Stream(IterableDataset[Any]):
+class Endless(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())
 
 
-@pytest.mark.parametrize("data", [Stream(), [1, 2], "train", 3])
+@pytest.mark.parametrize("data", [[1, 2], "train", 3, (torch.zeros(3), "labels")])
 def test_what_is_no_data_is_refused(data: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="map-style"):
+    with pytest.raises(TypeError, match="tensors, a dataset or a source"):
         source_of(data)
+
+
+def test_a_stream_is_no_set_for_a_loader() -> None:
+    with pytest.raises(ValueError, match="map-style"):
+        Loader(Endless())
 
 
 @pytest.mark.parametrize(
@@ -105,6 +232,7 @@ def test_what_is_no_data_is_refused(data: Any) -> None:
         (torch.zeros(3), Resident),
         (numbered(3), Resident),
         (TensorDataset(*numbered(3)), Loader),
+        (Endless(), Stream),
         (Resident(*numbered(3)), Resident),
     ],
 )
@@ -135,11 +263,11 @@ NESTINGS = [
 
 
 @pytest.mark.parametrize("batch", NESTINGS, ids=lambda batch: type(batch).__name__)
-@pytest.mark.parametrize("micro_batch", [None, 1, 3, 7, 8])
-def test_batches_of_any_nesting_are_split_by_samples(batch: Any, micro_batch: int | None) -> None:
-    parts = list(split_batch(batch, micro_batch))
+@pytest.mark.parametrize("micro_batch", [1, 3, 7, 8])
+def test_batches_of_any_nesting_are_split_by_samples(batch: Any, micro_batch: int) -> None:
+    parts = list(split_batch(batch, micro_batch, 7))
     assert {type(part) for part in parts} == {type(batch)}
-    size = min(micro_batch or 7, 7)
+    size = min(micro_batch, 7)
     assert [count_samples(part) for part in parts] == [size] * (7 // size) + [7 % size] * (
         7 % size > 0
     )

@@ -16,8 +16,8 @@ from torch.nn import functional
 from hpo.errors import InvalidField
 from hpo.objective import TrialFailed, TrialPruned, TrialReleased, descriptor_of, load_objective
 from hpo.seeds import derive_seed
-from hpo.training import Training
-from hpo.training.divergence import MAX_SKIPPED_IN_ROW
+from hpo.training import Precision, StepResult, Training
+from hpo.training.divergence import LOOK_STEPS, MAX_SKIPPED_IN_ROW, DivergenceWatch
 from hpo.trial import Reason, Verdict
 
 ADAMW = {"optimizer": "AdamW", "optimizer_options": {"lr": 0.01}}
@@ -62,7 +62,7 @@ def test_fp32_equals_a_hand_written_loop_to_the_bit(
         model.train()
     assert link.values == values
     assert [report.metrics["train_loss"] for report in link.reports] == losses
-    kit.assert_same(dict(training.model.state_dict()), dict(model.state_dict()))
+    kit.assert_same(dict(training.learner.model.state_dict()), dict(model.state_dict()))
 
 
 @pytest.mark.parametrize("n_skips", [0, 1, 5])
@@ -84,7 +84,7 @@ def test_the_schedule_counts_real_steps(kit: Any, n_skips: int, fused: bool) -> 
     training = Training(Overflowing(), trial)
     training.train()
     n_batches = 4 * -(-kit.n_train // 16)
-    assert training.scheduler.last_epoch == n_batches - n_skips
+    assert training.learner.scheduler.last_epoch == n_batches - n_skips
     assert link.user_attrs["skipped_steps"] == n_skips
 
 
@@ -98,10 +98,12 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(
     for size in (None, micro_batch):
         settings = {"precision": precision, "allow_slow": True, "micro_batch": size}
         training = Training(kit.Tiny(), kit.trial(**settings)[0])
-        batch = next(training._train_data.batches(16, training.device))
-        loss, _ = training.train_step(batch)
+        batch = next(training.train_data.batches(16, training.device))
+        loss, _ = training.learner.train_step(batch)
         losses.append(loss)
-        gradients.append([parameter.grad.clone() for parameter in training.model.parameters()])
+        gradients.append(
+            [parameter.grad.clone() for parameter in training.learner.model.parameters()]
+        )
     tolerance = {"fp32": 1e-6, "fp16": 2e-3}[precision]
     torch.testing.assert_close(losses[0], losses[1], rtol=tolerance, atol=tolerance)
     for whole, summed in zip(*gradients, strict=True):
@@ -208,7 +210,7 @@ def test_metrics_do_not_depend_on_the_batch_size(kit: Any, size: int) -> None:
     split = training.evaluate()
     inputs, target = kit.Tiny().data({}).valid
     with torch.no_grad():
-        output = training.model.eval()(inputs)
+        output = training.learner.model.eval()(inputs)
     by_hand = {
         "loss": functional.cross_entropy(output.double(), target).item(),
         "accuracy": (output.argmax(dim=1) == target).double().mean().item(),
@@ -288,14 +290,14 @@ def test_evaluation_changes_nothing(kit: Any, precision: str) -> None:
 
     def everything() -> list[Any]:
         return [
-            {name: tensor.clone() for name, tensor in training.model.state_dict().items()},
-            [module.training for module in training.model.modules()],
+            {name: tensor.clone() for name, tensor in training.learner.model.state_dict().items()},
+            [module.training for module in training.learner.model.modules()],
             [
                 parameter.grad.clone()
-                for parameter in training.model.parameters()
+                for parameter in training.learner.model.parameters()
                 if parameter.requires_grad and parameter.grad is not None
             ],
-            training.precision.state_dict(),
+            training.learner.precision.state_dict(),
             random.getstate(),
             list(np.random.get_state(legacy=False)["state"]["key"]),
             torch.get_rng_state(),
@@ -305,7 +307,10 @@ def test_evaluation_changes_nothing(kit: Any, precision: str) -> None:
     before = everything()
     training.evaluate()
     kit.assert_same(everything(), before)
-    assert [m.training for m in (training.model.norm, training.model.frozen)] == [True, False]
+    assert [m.training for m in (training.learner.model.norm, training.learner.model.frozen)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_failed_evaluation_puts_the_modes_back_too(kit: Any) -> None:
@@ -316,7 +321,7 @@ def test_a_failed_evaluation_puts_the_modes_back_too(kit: Any) -> None:
     training = Training(Objective(), kit.trial()[0])
     with pytest.raises(OSError, match="data gone"):
         training.evaluate()
-    assert training.model.training
+    assert training.learner.model.training
     assert torch.is_grad_enabled()
 
 
@@ -464,19 +469,57 @@ def test_models_that_take_dicts_and_return_their_loss(kit: Any) -> None:
 
 
 def test_what_a_training_leaves_behind(kit: Any) -> None:
-    trial, link = kit.trial(epochs=3)
-    ticks = iter(range(1000))
-    Training(kit.Tiny(), trial, clock=lambda: float(next(ticks))).train()
-    # Three readings an epoch: an epoch takes 2 seconds on this clock, the training half of them.
+    clock, (trial, link) = kit.HandClock(), kit.trial(epochs=3)
+    Training(clock.ticking(kit.Tiny()), trial, clock=clock).train()
+    norms = [link.user_attrs.pop(f"grad_norm_p{quantile}") for quantile in ("05", "50", "95")]
+    assert 0 < norms[0] <= norms[1] <= norms[2]
     assert link.user_attrs == {
         "epochs": 3,
-        "seconds": 6.0,
-        "samples_per_second": float(kit.n_train),
+        "seconds": 18.0,  # 6 batches an epoch, a second each
+        "samples_per_second": kit.n_train / 6,
+        "data_wait_share": 0.0,
         "best_step": link.user_attrs["best_step"],
         "best_value": max(value for _, value in link.values),
         "precision": "fp32",
         "skipped_steps": 0,
     }
+
+
+def test_the_norms_of_the_gradients_are_told_as_quantiles() -> None:
+    watch = DivergenceWatch(Precision("fp32", torch.device("cpu")))
+    for number in range(101 * LOOK_STEPS):
+        norm = torch.tensor(float(number)) if watch.looks else None
+        watch.after_step(0.0, StepResult(stepped=True, grad_norm=norm, scale=1.0))
+    assert watch.user_attrs() == {
+        "skipped_steps": 0,
+        "grad_norm_p05": 5.0 * LOOK_STEPS,
+        "grad_norm_p50": 50.0 * LOOK_STEPS,
+        "grad_norm_p95": 95.0 * LOOK_STEPS,
+    }
+
+
+def test_the_time_that_a_training_waits_for_its_data_is_told(kit: Any) -> None:
+    clock, (trial, link) = kit.HandClock(), kit.trial(epochs=2)
+
+    class Slow(torch.utils.data.Dataset[Any]):
+        def __init__(self, tensors: Any) -> None:
+            self.tensors = tensors
+
+        def __len__(self) -> int:
+            return len(self.tensors[0])
+
+        def __getitems__(self, indices: list[int]) -> Any:
+            clock.now += 3.0
+            return [tuple(tensor[index] for tensor in self.tensors) for index in indices]
+
+    class Objective(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
+        def data(self, params: Any) -> Any:
+            split = super().data(params)
+            return type(split)(train=Slow(split.train), valid=split.valid)
+
+    Training(clock.ticking(Objective()), trial, clock=clock).train()
+    assert link.user_attrs["data_wait_share"] == 0.75
+    assert link.user_attrs["seconds"] == 48.0
 
 
 def test_more_work_takes_more_seconds(kit: Any) -> None:
@@ -518,6 +561,12 @@ def test_parameters_that_the_study_leaves_out_are_asked_for(kit: Any) -> None:
         ("micro_batch", -1),
         ("clip_norm", 0),
         ("clip_norm", NAN),
+        ("clip_value", -1),
+        ("ema_decay", 1),
+        ("loader_workers", -1),
+        ("prefetch_factor", 0),
+        ("resident_share", 1.5),
+        ("compile", 3),
         ("checkpoint_seconds", -1),
         ("deterministic", "perhaps"),
         ("precision", "half"),
@@ -526,6 +575,21 @@ def test_parameters_that_the_study_leaves_out_are_asked_for(kit: Any) -> None:
 def test_a_wrong_option_is_refused_by_name(kit: Any, name: str, value: Any) -> None:
     with pytest.raises(InvalidField) as caught:
         kit.Tiny()(kit.trial(**{name: value})[0])
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "together"),
+    [
+        ("clip_value", {"clip_norm": 1.0, "clip_value": 1.0}),
+        ("precision", {"deterministic": True, "precision": "tf32"}),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    kit: Any, name: str, together: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidField) as caught:
+        kit.Tiny()(kit.trial(**together)[0])
     assert caught.value.field == name
 
 
@@ -546,6 +610,8 @@ def test_deterministic_mode_sets_every_flag(kit: Any, monkeypatch: pytest.Monkey
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
 
 
 def test_a_pause_is_a_checkpoint_and_a_release(kit: Any) -> None:

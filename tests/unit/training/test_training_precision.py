@@ -130,14 +130,28 @@ def test_clipping_sees_the_unscaled_gradient(clip_norm: float) -> None:
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
+def test_clipping_by_value_sees_the_unscaled_gradient(name: str) -> None:
+    torch.manual_seed(0)
+    precision, model = Precision(name, CPU, allow_slow=True), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    precision.backward(precision.forward(model)(torch.ones(4, 3)).square().mean())
+    found = precision.step(optimizer, clip_value=0.01, measure=True)
+    assert found.grad_norm is not None
+    assert found.grad_norm > 0.1  # that before clipping
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().max() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
 def test_each_step_unscales_once_before_it_clips(
     kit: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
     training = Training(kit.Tiny(), kit.trial(precision=name, allow_slow=True, clip_norm=1.0)[0])
-    spy(monkeypatch, training.precision.scaler, "unscale_", calls)
-    spy(monkeypatch, training.optimizer, "step", calls)
-    spy(monkeypatch, training.optimizer, "zero_grad", calls)
+    spy(monkeypatch, training.learner.precision.scaler, "unscale_", calls)
+    spy(monkeypatch, training.learner.optimizer, "step", calls)
+    spy(monkeypatch, training.learner.optimizer, "zero_grad", calls)
     spy(monkeypatch, nn.utils, "clip_grad_norm_", calls)
     training.train_epoch()
     n_batches = -(-kit.n_train // 16)
@@ -152,7 +166,7 @@ def test_gradients_are_dropped_before_each_step(kit: Any, monkeypatch: pytest.Mo
         training.recipe,
         "step",
         lambda *args: (
-            seen.extend(p.grad for p in training.model.parameters()),
+            seen.extend(p.grad for p in training.learner.model.parameters()),
             forward(*args),
         )[1],
     )
@@ -246,10 +260,15 @@ def test_nothing_is_ever_made_half(
     )
     training.train()
     held = [
-        *training.model.parameters(),
-        *training.model.buffers(),
-        *(p.grad for p in training.model.parameters()),
-        *(t for s in training.optimizer.state.values() for t in s.values() if torch.is_tensor(t)),
+        *training.learner.model.parameters(),
+        *training.learner.model.buffers(),
+        *(p.grad for p in training.learner.model.parameters()),
+        *(
+            t
+            for s in training.learner.optimizer.state.values()
+            for t in s.values()
+            if torch.is_tensor(t)
+        ),
     ]
     assert {tensor.dtype for tensor in held} == {torch.float32}
 
@@ -283,7 +302,7 @@ def test_the_kernels_really_run_in_the_named_precision(
 ) -> None:
     training = Training(kit.Tiny(), kit.trial(precision=name, allow_slow=True)[0])
     seen = set()
-    for module in training.model.modules():
+    for module in training.learner.model.modules():
         if isinstance(module, nn.Linear):
             module.register_forward_hook(lambda _m, _i, output: seen.add(output.dtype))
     training.train_epoch()
@@ -297,12 +316,12 @@ def test_no_stale_cast_of_the_weights_survives(kit: Any, name: str) -> None:
     inputs = torch.ones(2, 6)
     training.evaluate()  # must leave no half copies without history
     training.train_epoch()
-    assert all(parameter.grad is not None for parameter in training.model.parameters())
-    before = training.forward(inputs).detach()
+    assert all(parameter.grad is not None for parameter in training.learner.model.parameters())
+    before = training.learner.forward(inputs).detach()
     with torch.no_grad():
-        for parameter in training.model.parameters():
+        for parameter in training.learner.model.parameters():
             parameter.mul_(2)
-    assert not torch.equal(training.forward(inputs).detach(), before)
+    assert not torch.equal(training.learner.forward(inputs).detach(), before)
 
 
 @pytest.mark.parametrize("where", ["setting", "parameter"])
