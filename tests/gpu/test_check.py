@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[2] / "gpu" / "check.py"
+SCRIPT = Path(__file__).with_name("check.py")
 PARTS = {"device", "resume", "overflow", "precision", "harness", "data", "processes", "graph"}
 
 
@@ -41,7 +41,7 @@ def test_the_script_works_on_a_cpu() -> None:
         "weights_unchanged": True,
     }
     rates = [line for line in lines if line["part"] == "processes"]
-    assert [line["processes"] for line in rates] == [1, 2]
+    assert [line["processes"] for line in rates] == [2]
 
 
 @pytest.mark.gpu
