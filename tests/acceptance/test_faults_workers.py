@@ -122,16 +122,16 @@ def test_a_trial_killed_in_epoch_4_is_resumed_to_the_bit(
     short_leases: Service, training: Path
 ) -> None:
     service = short_leases
-    doomed = start_trainer(service, training)
+    for _ in range(2):
+        start_trainer(service, training)
     train(service, "cut", epoch_seconds=0.5)
     await_fact(lambda: last_step(service, "cut") >= 3, what="for epoch 4")
-    orphans = kill(doomed.pid)
+    orphans = kill(int(service.client.trial("cut", 0)["worker"].rpartition(":")[2]))
     killed_at = time.monotonic()
     assert have_ended(orphans), "the killed worker's child trains on"
-    start_trainer(service, training)
     await_fact(lambda: len(service.client.trial("cut", 0)["attempts"]) == 2)
-    # The lease of 3 s and a renewal; the rest is a slow machine's.
-    assert time.monotonic() - killed_at < 10
+    # The lease of 3 s and a renewal take 3.5 s; the rest is a slow machine's.
+    assert time.monotonic() - killed_at < 12
     assert service.await_end("cut")["state"] == "completed"
     train(service, "whole", epoch_seconds=0)
     assert service.await_end("whole")["state"] == "completed"
