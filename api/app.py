@@ -47,9 +47,13 @@ class _App(FastAPI):
 
 
 def create_app(
-    store: Store, *, dashboard_writes: bool = False, reap_seconds: float = 5.0
+    store: Store,
+    *,
+    dashboard_writes: bool = False,
+    reap_seconds: float = 5.0,
+    hosts: frozenset[str] | None = None,
 ) -> FastAPI:
-    """The service on a store, which it prepares, reaps and closes.
+    """The service on a store, which it prepares, reaps and closes; `hosts` are its own names.
 
     Long polls end early once `app.state.service.doorbell` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
@@ -89,6 +93,6 @@ def create_app(
     app.include_router(health.router)
     add_docs(app)
     app.router.default = no_route(dashboard)
-    app.add_middleware(Gate)
+    app.add_middleware(Gate, hosts=hosts)
     add_error_handlers(app)
     return app

@@ -37,6 +37,7 @@ STATUSES = {
     "invalid": 422,
     "too_large": 413,
     "media_type": 415,
+    "misdirected": 421,
     "read_only": 403,
     "method_not_allowed": 405,
     "unavailable": 503,

@@ -1,4 +1,4 @@
-"""What every request passes first: the size and kind of its body, and a net for bugs."""
+"""What every request passes first: its host, the size and kind of its body, a net for bugs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most."
 
 
 class Gate:
-    """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem."""
+    """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    With `hosts` it also refuses requests that name another host: a page anywhere may have its
+    name lead to this machine, and its scripts would reach a service that has no login.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
+        self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if _declared_length(headers) > MAX_BODY_BYTES:
+        host = _host(headers)
+        if self._hosts is not None and host not in self._hosts:
+            detail = f"This service is not {host!r}; start it with --allow-host {host} if it is."
+            await problem("misdirected", detail)(scope, receive, send)
+        elif _declared_length(headers) > MAX_BODY_BYTES:
             await problem("too_large", TOO_LARGE)(scope, receive, send)
         elif _has_body(headers) and scope["path"].startswith("/v1/") and not _is_json(headers):
             detail = "The body must be JSON; send Content-Type: application/json."
@@ -60,6 +68,13 @@ def _limited(receive: Receive) -> Receive:
         return message
 
     return counted
+
+
+def _host(headers: Headers) -> str:
+    """The name in the Host header, without the port."""
+    host = headers.get("host", "")
+    name, _, port = host.rpartition(":")
+    return (name if port.isdecimal() and name else host).strip("[]").lower()
 
 
 def _declared_length(headers: Headers) -> int:

@@ -18,5 +18,9 @@ def main() -> None:
     except KeyboardInterrupt:  # before a command listens for it
         raise SystemExit(130) from None
     except (HpoError, OSError) as error:
-        typer.secho(f"error: {error}", err=True, fg="red")
+        text = str(error)
+        # Several faults stand on a line each.
+        typer.secho(
+            "\n".join(["error:", text]) if "\n" in text else f"error: {text}", err=True, fg="red"
+        )
         raise SystemExit(1) from None

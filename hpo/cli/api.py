@@ -6,7 +6,7 @@ import ipaddress
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,8 @@ from hpo.cli.processes import end_with_parent
 from hpo.cli.rooms import require_driver, require_rooms
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from api.server import Server
     from storage.store import Store
 
@@ -31,6 +33,15 @@ Insecure = Annotated[
         "--insecure",
         help="Listen beyond this machine although there are no tokens yet: whoever reaches the "
         "port can run any objective that the workers allow.",
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="HPO_ALLOW_HOST",
+        metavar="NAME",
+        help="Another name of this service, such as that of a proxy before it; give it once for "
+        "each. On a loopback address requests to other names are refused.",
     ),
 ]
 LeaseSeconds = Annotated[
@@ -50,6 +61,7 @@ def api(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     insecure: Insecure = False,
+    allow_host: AllowHost = None,
     dashboard_writes: DashboardWrites = False,
     lease_seconds: LeaseSeconds = 60.0,
     access_log: AccessLog = False,
@@ -68,8 +80,23 @@ def api(
     use_utc()
     require_rooms("storage", "api")
     require_driver(db)
+    from api.app import create_app
+
     with opened(db, lease_seconds=lease_seconds) as store:
-        serve(store, host=host, port=port, writes=dashboard_writes, access_log=access_log)
+        app = create_app(
+            store,
+            dashboard_writes=dashboard_writes,
+            reap_seconds=store.times.reap_seconds,
+            hosts=own_names(host, allow_host or ()),
+        )
+        serve(app, host=host, port=port, access_log=access_log)
+
+
+def own_names(host: str, others: Sequence[str]) -> frozenset[str] | None:
+    """Names by which a service on a loopback address is asked for; elsewhere any will do."""
+    if not is_loopback(host):
+        return None
+    return frozenset({"localhost", "127.0.0.1", "::1", host, *(name.lower() for name in others)})
 
 
 def check_host(host: str, *, insecure: bool) -> None:
@@ -113,16 +140,15 @@ def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
         store.close()
 
 
-def serve(store: Store, *, host: str, port: int, writes: bool, access_log: bool) -> None:
+def serve(app: FastAPI, *, host: str, port: int, access_log: bool) -> None:
     """Answers requests until SIGTERM or SIGINT, then lets running ones end."""
     import uvicorn
 
-    from api.app import create_app
     from api.server import Server
 
     # The app object, not its name: `api` in the current folder may be someone else's.
     config = uvicorn.Config(
-        create_app(store, dashboard_writes=writes, reap_seconds=store.times.reap_seconds),
+        app,
         host=host,
         port=port,
         access_log=access_log,

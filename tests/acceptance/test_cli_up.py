@@ -144,7 +144,7 @@ def test_the_end_of_one_part_is_the_end_of_all(start: Start, name: str) -> None:
     assert service.process.wait(END_SECONDS) == 1
     assert gone(others)
     assert service.process.stdout is not None
-    assert f"error: the {name} ended with exit code -9" in service.process.stdout.read()
+    assert f"error: the {name} was ended by SIGKILL" in service.process.stdout.read()
 
 
 def test_a_folder_has_one_service_at_a_time(start: Start, tmp_path: Path) -> None:

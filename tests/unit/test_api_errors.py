@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from api.errors import MEDIA_TYPE, STATUSES, ReadOnly, add_error_handlers, problem_of, problems
 from api.gate import MAX_BODY_BYTES, Gate
 from hpo import errors as hpo_errors
+from hpo.cli.api import own_names
 from hpo.errors import (
     DatabaseInUse,
     HpoError,
@@ -192,3 +193,32 @@ def test_a_body_over_the_limit_that_does_not_say_its_length(client: TestClient) 
     pieces = (b"[" * 65536 for _ in range(MAX_BODY_BYTES // 65536 + 1))
     response = client.post("/v1/echo", content=pieces, headers={"Content-Type": "application/json"})
     assert (response.status_code, response.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("localhost", True),
+        ("localhost:8080", True),
+        ("LOCALHOST:8080", True),
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("localhost.evil.example", False),
+        ("", False),
+    ],
+)
+def test_a_service_answers_to_its_own_names_only(host: str, is_ours: bool) -> None:
+    app = FastAPI()
+    app.add_middleware(Gate, hosts=own_names("127.0.0.1", []))
+    app.get("/")(lambda: {})
+    response = TestClient(app).get("/", headers={"Host": host})
+    assert response.status_code == (200 if is_ours else 421)
+    if not is_ours:
+        assert response.json()["code"] == "misdirected"
+
+
+def test_names_are_added_and_any_name_will_do_beyond_loopback() -> None:
+    assert "hpo.example" in (own_names("127.0.0.1", ["HPO.example"]) or ())
+    assert own_names("0.0.0.0", []) is None
