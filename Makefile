@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# Most of the tests' time is spent waiting for leases and processes.
+TEST_PROCESSES ?= 3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SECONDS ?= 600
@@ -35,7 +37,8 @@ demo: $(INSTALLED)
 test bench soak: export OMP_NUM_THREADS = 1
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not alone' --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -m alone tests/acceptance
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -267,11 +267,8 @@ def run_worker(options: WorkerOptions) -> int:
     warning = shared_memory_warning(shared_memory_bytes())
     if warning:
         logger.warning("%s", warning)
-    slots = find_slots(options, os.environ)
-    children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
-        with Client(options.url, timeout_seconds=REQUEST_SECONDS) as client:
-            return _work(options, slots, children, client, signals)
+        return _serve(options, signals)
     except Ended as ended:
         if ended.exit_code:
             logger.warning("ended at once; leases run out by themselves")
@@ -279,6 +276,14 @@ def run_worker(options: WorkerOptions) -> int:
     except HpoError as error:
         logger.error("%s", error)
         return 1
+
+
+def _serve(options: WorkerOptions, signals: Signals) -> int:
+    slots = find_slots(options, os.environ)
+    children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
+    try:
+        with Client(options.url, timeout_seconds=REQUEST_SECONDS) as client:
+            return _work(options, slots, children, client, signals)
     finally:
         signals.ignore()
         children.close()

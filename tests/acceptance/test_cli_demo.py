@@ -11,6 +11,8 @@ from pathlib import Path
 import optuna
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.filterwarnings("default")  # plain Optuna's own
 def test_the_demo_ends_with_good_parameters_that_plain_optuna_finds_too(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import psutil
 import pytest
 
+pytestmark = pytest.mark.alone
+
 HPO = [sys.executable, "-P", "-m", "hpo.cli"]
 README = Path(__file__).resolve().parents[2] / "README.md"
 END_SECONDS = 30

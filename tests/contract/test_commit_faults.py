@@ -173,7 +173,7 @@ def test_all_is_stored_once(store: Store, break_commits: Break) -> None:
     with ThreadPoolExecutor(4) as pool:
         numbers = [n for found in pool.map(lambda _: work(), range(4)) for n in found]
     study = insist(lambda: store.studies.get("demo"))
-    assert (study.state, study.reason) == (StudyState.COMPLETED, None)
+    assert (study.state, study.reason) == (StudyState.COMPLETED, "All 30 trials have ended.")
     assert sorted(numbers) == list(range(N_TRIALS)), "a claim's answer was lost with its trial"
     study = insist(lambda: store.studies.get("demo"))
     assert (study.state, study.n_started) == (StudyState.COMPLETED, N_TRIALS)

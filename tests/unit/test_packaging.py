@@ -87,7 +87,11 @@ def test_make_refuses_a_python_that_is_too_old(tmp_path: Path) -> None:
 def test_demo_keeps_the_server_when_asked() -> None:
     told = [
         subprocess.run(
-            ["make", "-n", "demo", *words], cwd=ROOT, check=True, capture_output=True, text=True
+            ["make", "--no-print-directory", "-n", "demo", *words],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout.splitlines()[-1]
         for words in ([], ["KEEP=1"])
     ]
