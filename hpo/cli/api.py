@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ from hpo.cli.processes import end_with_parent
 from hpo.cli.rooms import require_driver, require_rooms
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from api.server import Server
     from storage.store import Store
 
@@ -140,7 +138,7 @@ def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
         store.close()
 
 
-def serve(app: FastAPI, *, host: str, port: int, access_log: bool) -> None:
+def serve(app: Any, *, host: str, port: int, access_log: bool) -> None:
     """Answers requests until SIGTERM or SIGINT, then lets running ones end."""
     import uvicorn
 
