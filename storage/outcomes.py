@@ -182,6 +182,11 @@ def release(held: Held) -> End:
     return End(outcome="released", state=None, reason=Reason.PREEMPTED)
 
 
+def stop(held: Held) -> End:
+    """The end of a trial whose study was told to stop."""
+    return _stopped(Reason(held.study.stop_reason or Reason.CANCELLED), held.study.reason or "")
+
+
 def _stopped(reason: Reason, message: str) -> End:
     return End(outcome="stopped", state=TrialState.FAIL, reason=reason, message=message)
 

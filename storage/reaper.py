@@ -6,7 +6,8 @@ It runs inside every API process; each decision is one guarded transaction, so s
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
 from storage.limits import is_over_time
-from storage.records import Lease
+from storage.records import Lease, Settled
 from storage.settling import Settling
 from storage.studies import UUID_KEY, lock_study
 
@@ -32,9 +33,17 @@ OF_STUDY = (t.hpo_verdict, t.hpo_log, t.hpo_attempt, t.hpo_lease, t.hpo_trial)
 class Reaper:
     """Looks at the whole database; cheap when there is nothing to do."""
 
-    def __init__(self, database: Database, settling: Settling, *, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settling: Settling,
+        *,
+        lease_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database, self._settling = database, settling
-        self._lease_seconds = lease_seconds
+        self._lease_seconds, self._clock = lease_seconds, clock
+        self._told_at: dict[str, float] = {}  # by token, of trials that were told to stop
 
     def reap(self) -> int:
         """Ends what has run out; answers how many trials changed."""
@@ -43,18 +52,33 @@ class Reaper:
                 return 0
         except sa.exc.IntegrityError:  # another process wrote the first row
             return 0
-        n_ended = 0
-        for study_name, lease in self._database.read(_expired):
-            shown = Lease(study_name=study_name, number=lease.number, token=lease.token)
-            try:
-                settled = self._settling.expire(shown, self._lease_seconds)
-            except HpoError as error:  # one that cannot be ended must not keep the others
-                logger.warning("reaper: %s/%s: %s", study_name, lease.number, error)
-                continue
-            if settled is not None:
-                logger.info("reaper: %s/%s is lost: %s", study_name, lease.number, settled.state)
-                n_ended += 1
+        n_ended = sum(
+            self._end(lease, lambda held: self._settling.expire(held, self._lease_seconds))
+            for lease in self._database.read(_expired)
+        )
+        n_ended += sum(self._end(lease, self._settling.stop) for lease in self._deaf())
         return n_ended + self._database.write(_sweep)
+
+    def _end(self, lease: Lease, settle: Callable[[Lease], Settled | None]) -> bool:
+        label = f"{lease.study_name}/{lease.number}"
+        try:
+            settled = settle(lease)
+        except HpoError as error:  # one that cannot be ended must not keep the others
+            logger.warning("reaper: %s: %s", label, error)
+            return False
+        if settled is None:
+            return False
+        logger.info("reaper: %s has ended: %s, %s", label, settled.state, settled.reason)
+        return True
+
+    def _deaf(self) -> list[Lease]:
+        """Trials that were told to stop a lease ago and have not reported since, as they hang.
+
+        Their worker learns by its next heartbeat that the lease is gone, and ends the child.
+        """
+        told, now = self._database.read(_told_to_stop), self._clock()
+        self._told_at = {lease.token: self._told_at.get(lease.token, now) for lease in told}
+        return [lease for lease in told if now > self._told_at[lease.token] + self._lease_seconds]
 
     def _is_quiet(self, connection: sa.Connection) -> bool:
         """Whether workers still have time to renew after a while without any API process."""
@@ -70,14 +94,26 @@ class Reaper:
         return bool(connection.execute(select).scalar_one())
 
 
-def _expired(connection: sa.Connection) -> list[tuple[str, Any]]:
+def _expired(connection: sa.Connection) -> list[Lease]:
+    return _running(connection, t.hpo_lease.c.acquired_until < db_now())
+
+
+def _told_to_stop(connection: sa.Connection) -> list[Lease]:
+    study = t.hpo_study.c
+    is_told = sa.and_(study.state == StudyState.STOPPING.value, study.stop_reason.is_not(None))
+    return _running(connection, is_told)
+
+
+def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Lease]:
     select = (
-        sa.select(t.hpo_study.c.name, t.hpo_lease)
+        sa.select(t.hpo_study.c.name, t.hpo_lease.c.number, t.hpo_lease.c.token)
         .join(t.hpo_lease, t.hpo_lease.c.study_uuid == t.hpo_study.c.uuid)
-        .where(t.hpo_lease.c.phase == leases.RUNNING)
-        .where(t.hpo_lease.c.acquired_until < db_now())
+        .where(t.hpo_lease.c.phase == leases.RUNNING, condition)
     )
-    return [(row.name, row) for row in connection.execute(select)]
+    return [
+        Lease(study_name=row.name, number=row.number, token=row.token)
+        for row in connection.execute(select)
+    ]
 
 
 def _sweep(connection: sa.Connection) -> int:

@@ -55,6 +55,15 @@ class Settling:
 
         return self._database.write(transaction)
 
+    def stop(self, lease: Lease) -> Settled | None:
+        """Ends a trial that did not hear its study's order to stop; None when it just has."""
+
+        def transaction(connection: sa.Connection) -> Settled | None:
+            held = _hold(connection, lease, sa.true())
+            return None if held is None else _write(held, outcomes.stop(held))
+
+        return self._database.write(transaction)
+
     def _settle(
         self,
         lease: Lease,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -420,3 +421,20 @@ def test_a_claim_says_what_is_left_of_a_trials_time_over_its_attempts(
     clock.advance(100)
     store.claims.release(lease_of(second))
     assert claim().seconds_left == 0
+
+
+def test_a_trial_that_hangs_does_not_keep_a_cancelled_study(
+    store: Store, create: Callable[..., Any], claim: Callable[[], Any], worker_id: uuid.UUID
+) -> None:
+    create(n_trials=3)
+    hanging = claim()
+    store.lifecycle.cancel("demo")
+    give_up_at = time.monotonic() + 20
+    while store.claims.reap() == 0:  # its worker goes on renewing, as its child lives
+        assert store.claims.renew(worker_id, [hanging.token]) == []
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+    assert store.claims.renew(worker_id, [hanging.token]) == [hanging.token]
+    trial, study = store.trials.get("demo", 0), store.studies.get("demo")
+    assert (trial.state, trial.reason) == (TrialState.FAIL, Reason.CANCELLED)
+    assert study.state is StudyState.STOPPED
