@@ -58,6 +58,8 @@ def exit_outcome(exit_code: int | None, tail: str, *, is_host_full: bool = False
     if exit_code == -signal.SIGKILL and is_host_full:
         reason = Reason.OUT_OF_MEMORY
         message += ", when the kernel killed for lack of memory: most likely the host is full"
+    elif exit_code == -signal.SIGKILL:  # by someone outside: no fault of the trial
+        reason = Reason.LOST
     elif exit_code == -signal.SIGABRT:  # libraries in C++ abort with a last line that says why
         reason = reason_of_text(tail) or reason
     return with_tail(failure(reason, message), tail)

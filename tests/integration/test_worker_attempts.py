@@ -108,7 +108,7 @@ def test_an_unchanged_optuna_objective_is_pruned(perform: Perform, service: Fake
         ("device", "fail", {"reason": "device_error"}),
         ("sys.exit", "fail", {"reason": "objective_error", "message": "sys.exit(4)"}),
         ("os._exit", "fail", {"reason": "objective_error", "message": "exit code 3"}),
-        ("kill", "fail", {"reason": "objective_error", "message": "killed by SIGKILL"}),
+        ("kill", "fail", {"reason": "lost", "message": "killed by SIGKILL"}),
         ("unnamed", "fail", {"reason": "objective_error", "message": "'x' must be a JSON value"}),
     ],
 )

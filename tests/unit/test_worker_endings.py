@@ -185,7 +185,7 @@ def test_an_exit_without_result_is_the_objectives_fault_unless_the_server_died()
 
 def test_a_kill_is_blamed_on_memory_only_when_the_kernel_says_so() -> None:
     killed = exit_outcome(-signal.SIGKILL, "")
-    assert killed.fields["reason"] is Reason.OBJECTIVE_ERROR
+    assert killed.fields["reason"] is Reason.LOST
     assert "memory" not in killed.fields["message"]
     killed = exit_outcome(-signal.SIGKILL, "", is_host_full=True)
     assert killed.fields["reason"] is Reason.OUT_OF_MEMORY
