@@ -13,6 +13,7 @@
     ├── Unavailable         the database or the service does not answer now; try again
     ├── SchemaMismatch      the database belongs to another version
     ├── DatabaseInUse       another process holds the SQLite file
+    ├── CheckpointMismatch  a checkpoint of another trial or training (hpo.training)
     └── ApiError            what a client raises for a problem document (hpo.client)
 
 `code` is the stable name that stands in problem documents; `facts` are their extra members.

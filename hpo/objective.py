@@ -12,7 +12,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter, Space
+from hpo.numbers import strict
+from hpo.space import (
+    Categorical,
+    Choice,
+    FloatRange,
+    IntRange,
+    Parameter,
+    Space,
+    space_to_json,
+)
 from hpo.study import Direction, check_objective_path
 from hpo.trial import Decision, Measurement, Reason, Verdict
 
@@ -237,6 +246,19 @@ def load_objective(path: str) -> Objective:
     if not callable(found):
         raise TypeError(f"{path} is not callable")
     return found  # type: ignore[no-any-return]  # user code is not typed here
+
+
+def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
+    """A descriptor as workers register it and the database keeps it."""
+    direction, space = descriptor.direction, descriptor.space
+    return {
+        "summary": descriptor.summary,
+        "direction": None if direction is None else direction.value,
+        "metric": descriptor.metric,
+        "max_steps": descriptor.max_steps,
+        "space": None if space is None else space_to_json(space),
+        "settings": strict(dict(descriptor.settings)),
+    }
 
 
 def is_allowed(module: str, patterns: Iterable[str]) -> bool:

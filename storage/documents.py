@@ -52,17 +52,6 @@ def definition_from_json(
     )
 
 
-def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
-    return {
-        "summary": descriptor.summary,
-        "direction": descriptor.direction and descriptor.direction.value,
-        "metric": descriptor.metric,
-        "max_steps": descriptor.max_steps,
-        "space": None if descriptor.space is None else space_to_json(descriptor.space),
-        "settings": strict(dict(descriptor.settings)),
-    }
-
-
 def descriptor_from_json(document: Mapping[str, Any]) -> Descriptor:
     direction, space = document["direction"], document["space"]
     return Descriptor(

@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import NotFound
-from hpo.objective import Descriptor, is_allowed
+from hpo.objective import Descriptor, descriptor_to_json, is_allowed
 from storage import tables as t
-from storage.documents import descriptor_from_json, descriptor_to_json
+from storage.documents import descriptor_from_json
 from storage.engine import Database, db_now
 from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
 

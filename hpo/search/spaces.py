@@ -27,18 +27,6 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
             return CategoricalDistribution(choices)
 
 
-def parameter_of(distribution: BaseDistribution) -> Parameter:
-    """The parameter that a stored distribution stands for. Raises ValueError for any other kind."""
-    match distribution:
-        case FloatDistribution(low=low, high=high, log=log, step=step):
-            return FloatRange(low=low, high=high, log=log, step=step)
-        case IntDistribution(low=low, high=high, log=log, step=step):
-            return IntRange(low=low, high=high, log=log, step=step)
-        case CategoricalDistribution(choices=choices):
-            return Categorical(choices=tuple(choices))
-    raise ValueError(f"hpo has no parameter for {distribution}")
-
-
 def is_finite(parameter: Parameter) -> bool:
     """Whether a grid can list every value of the parameter."""
     return not isinstance(parameter, FloatRange) or (

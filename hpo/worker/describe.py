@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from hpo.objective import Descriptor, descriptor_of, is_allowed
-from hpo.space import space_to_json
+from hpo.objective import Descriptor, descriptor_of, descriptor_to_json, is_allowed
 
 BUILT_IN = "objectives"
 IMPORT_SECONDS = 30
@@ -34,7 +33,7 @@ def find_objectives(
             with time_limit(IMPORT_SECONDS):
                 module = importlib.import_module(name)
             found += [
-                descriptor_document(f"{name}:{attribute}", descriptor)
+                {"objective": f"{name}:{attribute}", **descriptor_to_json(descriptor)}
                 for attribute, descriptor in described_in(module)
             ]
         except BaseException as error:  # user code may even call sys.exit when it is imported
@@ -102,19 +101,6 @@ def _public(module: ModuleType) -> Iterator[tuple[str, object]]:
         is_own = getattr(candidate, "__module__", None) == module.__name__
         if attribute in listed or (is_own and not attribute.startswith("_")):
             yield attribute, candidate
-
-
-def descriptor_document(path: str, descriptor: Descriptor) -> dict[str, Any]:
-    """A descriptor as it is registered."""
-    return {
-        "objective": path,
-        "summary": descriptor.summary,
-        "direction": descriptor.direction,
-        "metric": descriptor.metric,
-        "max_steps": descriptor.max_steps,
-        "space": None if descriptor.space is None else space_to_json(descriptor.space),
-        "settings": dict(descriptor.settings),
-    }
 
 
 def device_fault(kind: str) -> str | None:

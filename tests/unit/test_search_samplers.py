@@ -28,7 +28,7 @@ from hpo.search import (
     suggest_one,
 )
 from hpo.search.quiet import quieten
-from hpo.search.spaces import distribution_of, parameter_of, values_of
+from hpo.search.spaces import distribution_of, values_of
 from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
 from hpo.study import Algorithm, Budget, Direction, StudyDefinition
 
@@ -317,14 +317,6 @@ def test_hyperband_shows_a_sampler_its_bracket_only() -> None:
         max_steps=27,
     )
     assert len({tuple(point.values()) for point in Asked(definition).points(15)}) == 15
-
-
-@pytest.mark.parametrize("parameter", [*MIXED.values(), FloatRange(low=0, high=1, step=0.3)])
-def test_distributions_and_parameters_turn_into_each_other(parameter: Parameter) -> None:
-    distribution = distribution_of(parameter)
-    assert distribution_of(parameter_of(distribution)) == distribution
-    if getattr(parameter, "effective_high", None) == getattr(parameter, "high", None):
-        assert parameter_of(distribution) == parameter
 
 
 @pytest.mark.parametrize("low", [-9.776262994084508, 9.430086883861499, 8.582782562724177, 0.1])
