@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from hpo.conditions import condition_faults
 from hpo.numbers import strict
 from hpo.space import (
     Categorical,
@@ -56,6 +57,10 @@ class Descriptor:
     max_steps: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
+
+    def __post_init__(self) -> None:
+        for place, sentence in condition_faults(self.space or {}):
+            raise ValueError(f"space.{'.'.join(place)} {sentence}")
 
 
 class Link(Protocol):

@@ -1,18 +1,23 @@
 """The search space: which values each parameter of a trial may take.
 
 A space is a mapping from parameter name to `FloatRange`, `IntRange` or `Categorical`. The
-values check themselves, so a range that cannot be searched never reaches a worker.
+values check themselves, so a range that cannot be searched never reaches a worker. What holds
+between parameters (`when`) stands in `hpo.conditions`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-Choice: TypeAlias = bool | int | float | str | None
+from hpo.choices import Choice as Choice
+from hpo.choices import plain_choice
+
+# A parameter is drawn only in trials whose named parameters have one of these values.
+When: TypeAlias = Mapping[str, tuple[Choice, ...]]
 Space: TypeAlias = Mapping[str, "Parameter"]
 
 MAX_CHOICES = 1000
@@ -28,6 +33,7 @@ class FloatRange:
     high: float
     log: bool = False
     step: float | None = None
+    when: When = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_range(self.low, self.high, log=self.log)
@@ -59,6 +65,7 @@ class IntRange:
     high: int
     log: bool = False
     step: int = 1
+    when: When = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_range(self.low, self.high, log=self.log)
@@ -78,20 +85,15 @@ class Categorical:
     """One of `choices`, which have no order."""
 
     choices: tuple[Choice, ...]
+    when: When = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.choices:
             raise ValueError("choices must not be empty; give at least one value")
         if len(self.choices) > MAX_CHOICES:
             raise ValueError(f"choices must be {MAX_CHOICES} at most, got {len(self.choices)}")
+        object.__setattr__(self, "choices", tuple(map(plain_choice, self.choices)))
         for index, choice in enumerate(self.choices):
-            if choice is not None and not isinstance(choice, bool | int | float | str):
-                raise ValueError(
-                    f"choices must be strings, numbers, true, false or null, got {choice!r}; "
-                    "name each array or object by a string and look it up in the objective"
-                )
-            if isinstance(choice, float) and not math.isfinite(choice):
-                raise ValueError(f"choices must be finite, got {choice}")
             # == on purpose: Optuna takes 1, 1.0 and True for the same choice.
             if choice in self.choices[:index]:
                 raise ValueError(f"choices must differ, {choice!r} stands there twice")
@@ -110,9 +112,11 @@ TYPE_NAMES: dict[type[Parameter], str] = {kind: name for name, kind in PARAMETER
 def parameter_to_json(parameter: Parameter) -> dict[str, Any]:
     """The parameter as it stands in a study document."""
     fields = asdict(parameter)
+    when = {name: list(values) for name, values in fields.pop("when").items()}
     if isinstance(parameter, Categorical):
         fields["choices"] = list(parameter.choices)
-    return {"type": TYPE_NAMES[type(parameter)], **fields}
+    document = {"type": TYPE_NAMES[type(parameter)], **fields}
+    return {**document, "when": when} if when else document
 
 
 def parameter_from_json(document: Mapping[str, Any]) -> Parameter:
@@ -123,6 +127,8 @@ def parameter_from_json(document: Mapping[str, Any]) -> Parameter:
         raise ValueError(f"type must be one of {', '.join(PARAMETER_TYPES)}, got {type_name!r}")
     if type_name == "categorical":
         fields["choices"] = tuple(fields.get("choices", ()))
+    if "when" in fields:
+        fields["when"] = {name: tuple(values) for name, values in fields["when"].items()}
     try:
         return PARAMETER_TYPES[type_name](**fields)
     except TypeError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from hpo.conditions import condition_faults
 from hpo.errors import InvalidField
 from hpo.seeds import MAX_SEED
 from hpo.space import Space
@@ -131,6 +132,8 @@ class StudyDefinition:
             raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
         if self.space is not None and not self.space:
             raise InvalidField("space", "is empty; leave it out when the objective suggests")
+        for place, sentence in condition_faults(self.space or {}):
+            raise InvalidField(".".join(("space", *place)), sentence)
         if self.max_steps is not None and self.max_steps < 1:
             raise InvalidField("max_steps", f"must be 1 or more, got {self.max_steps}")
         if self.max_attempts < 1:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.distributions import BaseDistribution, json_to_distribution
 
-from hpo.space import Choice
+from hpo.choices import Choice, from_label
 from storage import tables as t
 
 
@@ -31,5 +31,5 @@ def params_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, 
         .order_by(param.param_id)
     )
     for trial_id, name, value, document in rows:
-        found[trial_id][name] = distribution(document).to_external_repr(value)
+        found[trial_id][name] = from_label(distribution(document).to_external_repr(value))
     return found

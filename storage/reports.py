@@ -73,6 +73,12 @@ class Reports:
             return held, study, definition, relative or {}
 
         held, study, definition, relative = self._database.write(begin)
+        if name in (definition.space or {}):
+            raise InvalidField(
+                "name",
+                f"{name!r} is not part of this trial: its condition (when) does not hold; ask "
+                "trial.params whether it is there",
+            )
         if definition.space is not None:
             raise InvalidField(
                 "name",

@@ -15,7 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from api.schemas.base import Body, Bool, Finite, JsonArray, Name, located
+from api.schemas.base import Body, Bool, Finite, JsonArray, JsonValue, Name, located
+from hpo.conditions import condition_faults
 from hpo.space import (
     PARAMETER_TYPES,
     Categorical,
@@ -33,9 +34,20 @@ WholeNumber = Annotated[int, Field(strict=True, ge=-MAX_EXACT, le=MAX_EXACT)]
 # The sentences of hpo.space begin with the field that they are about.
 SUBJECT = re.compile(r"(low|high|step|log|choices)\b")
 
+WhenBody = Annotated[dict[Name, Annotated[JsonArray, Field(min_length=1)]], Field(max_length=100)]
+
 
 class _ParameterBody(Body):
-    """`effective_high` stands in replies; it may come back, so that a reply can be sent again."""
+    """`effective_high` stands in replies; it may come back, so that a reply can be sent again.
+
+    `when` names parameters and the values with which this one is drawn; without it, always.
+    """
+
+    when: WhenBody | None = None
+
+    @property
+    def conditions(self) -> dict[str, tuple[Any, ...]]:
+        return {name: tuple(values) for name, values in (self.when or {}).items()}
 
     @abstractmethod
     def to_parameter(self) -> Parameter:
@@ -72,7 +84,9 @@ class FloatBody(_ParameterBody):
     effective_high: Finite | None = None
 
     def to_parameter(self) -> FloatRange:
-        return FloatRange(low=self.low, high=self.high, log=self.log, step=self.step)
+        return FloatRange(
+            low=self.low, high=self.high, log=self.log, step=self.step, when=self.conditions
+        )
 
 
 class IntBody(_ParameterBody):
@@ -86,11 +100,16 @@ class IntBody(_ParameterBody):
     effective_high: WholeNumber | None = None
 
     def to_parameter(self) -> IntRange:
-        return IntRange(low=self.low, high=self.high, log=self.log, step=self.step)
+        return IntRange(
+            low=self.low, high=self.high, log=self.log, step=self.step, when=self.conditions
+        )
 
 
 class CategoricalBody(_ParameterBody):
-    """One of `choices`, which have no order."""
+    """One of `choices`, which have no order: any JSON values.
+
+    Optuna's tables hold arrays and objects as strings that begin with `json:`.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"type": "categorical", "choices": ["adam", "sgd"]}]}
@@ -100,15 +119,26 @@ class CategoricalBody(_ParameterBody):
     choices: JsonArray
 
     def to_parameter(self) -> Categorical:
-        return Categorical(choices=tuple(self.choices))
+        return Categorical(choices=tuple(self.choices), when=self.conditions)
+
+
+class ConstantBody(_ParameterBody):
+    """A fixed value that counts as a parameter; replies show it as a single choice."""
+
+    type: Literal["constant"]
+    value: JsonValue
+
+    def to_parameter(self) -> Categorical:
+        return Categorical(choices=(self.value,), when=self.conditions)
 
 
 _BODIES: dict[str, type[_ParameterBody]] = {
     "float": FloatBody,
     "int": IntBody,
     "categorical": CategoricalBody,
+    "constant": ConstantBody,
 }
-assert _BODIES.keys() == PARAMETER_TYPES.keys()
+assert _BODIES.keys() == PARAMETER_TYPES.keys() | {"constant"}
 
 
 def _by_type(value: Any, handler: ValidatorFunctionWrapHandler) -> _ParameterBody:
@@ -125,7 +155,7 @@ def _by_type(value: Any, handler: ValidatorFunctionWrapHandler) -> _ParameterBod
 
 
 ParameterBody = Annotated[
-    Annotated[FloatBody | IntBody | CategoricalBody, Field(discriminator="type")],
+    Annotated[FloatBody | IntBody | CategoricalBody | ConstantBody, Field(discriminator="type")],
     WrapValidator(_by_type),
 ]
 
@@ -136,7 +166,14 @@ def _not_empty(space: dict[str, Any]) -> dict[str, Any]:
     return space
 
 
-SpaceBody = Annotated[dict[Name, ParameterBody], AfterValidator(_not_empty)]
+def _with_conditions(space: dict[str, Any]) -> dict[str, Any]:
+    located(condition_faults(to_space(space) or {}))
+    return space
+
+
+SpaceBody = Annotated[
+    dict[Name, ParameterBody], AfterValidator(_not_empty), AfterValidator(_with_conditions)
+]
 
 
 def to_space(body: dict[str, Any] | None) -> dict[str, Parameter] | None:

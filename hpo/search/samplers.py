@@ -95,6 +95,10 @@ def _grid_faults(definition: StudyDefinition) -> Iterator[InvalidField]:
     if definition.space is None:
         yield InvalidField("sampler", "grid needs a declared space; declare it or choose another")
         return
+    for name in (name for name, range_ in definition.space.items() if range_.when):
+        yield InvalidField(
+            f"space.{name}.when", "is not known to the sampler grid; choose tpe or random"
+        )
     endless = [name for name, range_ in definition.space.items() if not is_finite(range_)]
     for name in endless:
         yield InvalidField(f"space.{name}.step", "is required by the sampler grid; give a step")

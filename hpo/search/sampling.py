@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from optuna.distributions import (
@@ -26,6 +26,8 @@ from optuna.study import Study, StudyDirection
 from optuna.study.study import _ThreadLocalStudyAttribute
 from optuna.trial import FrozenTrial
 
+from hpo.choices import from_label, to_label
+from hpo.conditions import drawing_order, is_active
 from hpo.errors import HpoError, InvalidField
 from hpo.search.pruners import make_pruner
 from hpo.search.samplers import make_sampler
@@ -94,10 +96,13 @@ def sample(study: SearchStudy, trial: FrozenTrial) -> Sampled:
     study.sampler.before_trial(view, trial)
     relative = _relative(study.sampler, view, trial)
     current = latest(study, trial)
-    drawn = {}
-    for name, parameter in (study.definition.space or {}).items():
-        drawn[name] = _draw(study, current, name, distribution_of(parameter), relative)
-        current.params[name] = drawn[name].value
+    drawn: dict[str, Drawn] = {}
+    space = study.definition.space or {}
+    for name in drawing_order(space):
+        if not is_active(space[name], {n: d.value for n, d in drawn.items()}):
+            continue
+        drawn[name] = _draw(study, current, name, distribution_of(space[name]), relative)
+        current.params[name] = to_label(drawn[name].value)
         current.distributions[name] = drawn[name].distribution
     return Sampled(drawn=drawn, relative=relative)
 
@@ -183,15 +188,15 @@ def _draw(
 
 
 def _drawn(distribution: BaseDistribution, value: Any) -> Drawn:
-    internal = float(distribution.to_internal_repr(value))
-    external = cast(Choice, distribution.to_external_repr(internal))
+    internal = float(distribution.to_internal_repr(to_label(value)))
+    external: Choice = from_label(distribution.to_external_repr(internal))
     return Drawn(value=external, internal=internal, distribution=distribution)
 
 
 def _has(values: Mapping[str, Any], name: str, distribution: BaseDistribution) -> bool:
     try:
         return name in values and distribution._contains(
-            distribution.to_internal_repr(values[name])
+            distribution.to_internal_repr(to_label(values[name]))
         )
     except (ValueError, TypeError):  # a choice that does not exist, or no number at all
         return False

@@ -12,7 +12,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter, Space
+from hpo.choices import Label, to_label
+from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
@@ -24,7 +25,7 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
         case IntRange(low=low, log=log, step=step):
             return IntDistribution(low, parameter.effective_high, log=log, step=step)
         case Categorical(choices=choices):
-            return CategoricalDistribution(choices)
+            return CategoricalDistribution([to_label(choice) for choice in choices])
 
 
 def is_finite(parameter: Parameter) -> bool:
@@ -46,10 +47,10 @@ def n_values(parameter: Parameter) -> int:
     return int((high - low) // step) + 1
 
 
-def values_of(parameter: Parameter) -> list[Choice]:
-    """Every value of a finite parameter, in order."""
+def values_of(parameter: Parameter) -> list[Label]:
+    """Every value of a finite parameter, in order, as Optuna stores it."""
     if isinstance(parameter, Categorical):
-        return list(parameter.choices)
+        return [to_label(choice) for choice in parameter.choices]
     if isinstance(parameter, IntRange):
         return list(range(parameter.low, parameter.high + 1, parameter.step))
     low, step = _decimal(parameter.low), _decimal(parameter.step or 0)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from hpo.conditions import drawing_order, is_active
 from hpo.objective import Descriptor, Trial
 from hpo.space import Categorical, FloatRange, Parameter, Space
 from hpo.study import Direction
@@ -97,8 +98,11 @@ class Recipe(ABC):
 
     def params_of(self, trial: Trial) -> dict[str, Any]:
         """All the values that the methods get; parameters of `space` that are missing are asked."""
-        for name, parameter in (self.space or {}).items():
-            if name not in trial.settings:
+        space = self.space or {}
+        for name in drawing_order(space):
+            parameter = space[name]
+            known = {**self.descriptor.settings, **trial.settings, **trial.params}
+            if name not in trial.settings and is_active(parameter, known):
                 suggest(trial, name, parameter)
         return {**self.descriptor.settings, **trial.settings, **trial.params}
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpo.conditions import drawing_order, is_active
 from hpo.objective import Descriptor, Trial, TrialPruned, descriptor_of, load_objective
-from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter
+from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter, Space
 from hpo.study import Direction
 from hpo.trial import Decision, Measurement, Verdict
 from hpo.worker.child import put_code_first
@@ -211,13 +212,21 @@ def _trial_for(
         link,
         study=path,
         number=0,
-        params={name: link.suggest(name, parameter) for name, parameter in (space or {}).items()},
+        params=_draw_all(link, space or {}),
         settings={**described.settings, **settings},
         seed=seed,
         device=device,
         direction=described.direction or Direction.MINIMIZE,
         checkpoint_dir=folder,
     )
+
+
+def _draw_all(link: DryLink, space: Space) -> dict[str, Choice]:
+    params: dict[str, Choice] = {}
+    for name in drawing_order(space):
+        if is_active(space[name], params):
+            params[name] = link.suggest(name, space[name])
+    return params
 
 
 def _warnings(link: DryLink, trial: _WatchedTrial, ending: Ending) -> list[str]:
