@@ -108,7 +108,9 @@ def suggest(trial: TrialOf, body: SuggestBody, store: StoreDep) -> SuggestReply:
 )
 def report(trial: TrialOf, body: ReportBody, store: StoreDep) -> DecisionReply:
     return DecisionReply.of(
-        store.claims.report(_lease(trial, body), body.to_measurement(), body.user_attrs)
+        store.claims.report(
+            _lease(trial, body), body.to_measurement(), body.user_attrs, body.constraints
+        )
     )
 
 
@@ -116,21 +118,25 @@ def report(trial: TrialOf, body: ReportBody, store: StoreDep) -> DecisionReply:
 def complete(
     trial: TrialOf, body: CompleteBody, store: StoreDep, doorbell: DoorbellDep
 ) -> SettledReply:
-    settled = store.claims.complete(_lease(trial, body), body.value, body.user_attrs)
+    settled = store.claims.complete(
+        _lease(trial, body), body.values or body.value, body.user_attrs, body.constraints
+    )
     doorbell.ring()
     return SettledReply.of(settled)
 
 
 @on_trial.post("/prune", summary="The trial was pruned", responses=HELD)
 def prune(trial: TrialOf, body: PruneBody, store: StoreDep, doorbell: DoorbellDep) -> SettledReply:
-    settled = store.claims.prune(_lease(trial, body), body.user_attrs)
+    settled = store.claims.prune(_lease(trial, body), body.user_attrs, body.constraints)
     doorbell.ring()
     return SettledReply.of(settled)
 
 
 @on_trial.post("/fail", summary="The attempt failed", responses=HELD)
 def fail(trial: TrialOf, body: FailBody, store: StoreDep, doorbell: DoorbellDep) -> SettledReply:
-    settled = store.claims.fail(_lease(trial, body), body.to_failure(), body.user_attrs)
+    settled = store.claims.fail(
+        _lease(trial, body), body.to_failure(), body.user_attrs, body.constraints
+    )
     doorbell.ring()
     return SettledReply.of(settled)
 

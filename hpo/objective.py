@@ -6,7 +6,7 @@ import importlib
 import math
 import numbers
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -80,6 +80,9 @@ class Link(Protocol):
 
     def set_user_attr(self, key: str, value: Any) -> None:
         """Stores a JSON value with the trial; it travels with the next report or the outcome."""
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """Stores a constraint, which is violated above 0; it travels as attributes do."""
 
 
 class Trial:
@@ -203,6 +206,17 @@ class Trial:
         self.user_attrs[key] = value
         self._link.set_user_attr(key, value)
 
+    def set_constraint(self, key: str, value: float) -> None:
+        """Says how far the trial is from what it must keep to: above 0 it is violated.
+
+        As in Optuna: such a trial is not the best, and tpe, gp and nsgaii keep away from it.
+        Raises ValueError for a value that is not finite.
+        """
+        number = _number(key, value)
+        if not math.isfinite(number):
+            raise ValueError(f"constraint {key!r} must be finite, got {number}")
+        self._link.set_constraint(key, number)
+
     def _decide(self, decision: Decision | None) -> None:
         if decision is None or decision.verdict is Verdict.CONTINUE:
             return
@@ -211,7 +225,7 @@ class Trial:
             self._decision = decision
 
 
-Objective = Callable[[Any], float | None]
+Objective = Callable[[Any], float | Sequence[float] | None]
 F = TypeVar("F", bound=Objective)
 
 

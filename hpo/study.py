@@ -65,6 +65,8 @@ class Algorithm:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+# Beyond a handful nearly every trial is on the front.
+MAX_DIRECTIONS = 10
 # About 30 years: what every clock and timer takes.
 MAX_LIMIT_SECONDS = 1e9
 
@@ -100,7 +102,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyDefinition:
-    """All that says what a study searches and how; `space` is None when the objective suggests."""
+    """All that says what a study searches and how; `space` is None when the objective suggests.
+
+    `directions` has one entry for each value of the objective, of which `direction` is the
+    first; left out, there is one value. The same holds for `metrics` and `metric`, their names.
+    """
 
     name: str
     objective: str
@@ -112,6 +118,8 @@ class StudyDefinition:
     sampler: Algorithm = field(default_factory=lambda: Algorithm(name="tpe"))
     pruner: Algorithm = field(default_factory=lambda: Algorithm(name="median"))
     metric: str | None = None
+    directions: tuple[Direction, ...] = ()
+    metrics: tuple[str, ...] = ()
     max_steps: int | None = None
     value_rule: ValueRule = ValueRule.LAST
     max_attempts: int = 3
@@ -128,6 +136,7 @@ class StudyDefinition:
                 "beginning with a letter or digit",
             )
         check_objective_path(self.objective)
+        self._complete_the_lists()
         if not 0 <= self.seed <= MAX_SEED:
             raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
         if self.space is not None and not self.space:
@@ -141,6 +150,22 @@ class StudyDefinition:
         if not 0 <= self.retry_backoff_seconds <= 3600:
             raise InvalidField(
                 "retry_backoff_seconds", f"must be 0 to 3600, got {self.retry_backoff_seconds}"
+            )
+
+    @property
+    def is_multi_objective(self) -> bool:
+        return len(self.directions) > 1
+
+    def _complete_the_lists(self) -> None:
+        """Makes one value the shortest list of values."""
+        metrics = self.metrics or (() if self.metric is None else (self.metric,))
+        object.__setattr__(self, "directions", self.directions or (self.direction,))
+        object.__setattr__(self, "metrics", metrics)
+        if self.directions[0] is not self.direction:
+            raise InvalidField("directions", f"must begin with the direction {self.direction}")
+        if metrics and len(metrics) != len(self.directions):
+            raise InvalidField(
+                "metrics", f"must be {len(self.directions)} names, one for each direction"
             )
 
 

@@ -22,6 +22,8 @@ def definition_to_json(definition: StudyDefinition) -> dict[str, Any]:
         if field.name not in ("budget", "space", "sampler", "pruner")
     }
     document.update(dataclasses.asdict(definition.budget))
+    document["directions"] = [direction.value for direction in definition.directions]
+    document["metrics"] = list(definition.metrics)
     document["space"] = None if definition.space is None else space_to_json(definition.space)
     for kind in ("sampler", "pruner"):
         algorithm: Algorithm = getattr(definition, kind)
@@ -40,6 +42,8 @@ def definition_from_json(
         **{
             **fields,
             "direction": Direction(fields["direction"]),
+            "directions": tuple(map(Direction, fields["directions"])),
+            "metrics": tuple(fields["metrics"]),
             "value_rule": ValueRule(fields["value_rule"]),
             "on_diverged": OnFault(fields["on_diverged"]),
             "on_out_of_memory": OnFault(fields["on_out_of_memory"]),

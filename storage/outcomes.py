@@ -5,7 +5,7 @@ and what the study wants.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class End:
 
     outcome: str  # complete, pruned, failed, stopped, released
     state: TrialState | None
-    value: float | None = None
+    values: tuple[float, ...] = ()
     reason: Reason | None = None
     message: str = ""
     traceback: str = ""
@@ -70,33 +70,40 @@ class Held:
         return int(self.connection.execute(count).scalar_one())
 
 
-def complete(held: Held, value: float | None) -> End:
+def complete(held: Held, values: Sequence[float]) -> End:
     if _is_diverged(held):
         return prune(held)  # it went on and returned a number all the same
-    if value is None:
-        value = _value_by_rule(held)
-    if value is None:
+    n_wanted = len(held.definition.directions)
+    if not values and n_wanted == 1:
+        values = _value_by_rule(held)
+    if len(values) != n_wanted:
         return End(
             outcome="failed",
             state=TrialState.FAIL,
             reason=Reason.INVALID_RESULT,
-            message="The objective returned no value and reported none.",
+            message=_wrong_number(len(values), n_wanted),
         )
-    if not math.isfinite(value):
-        message = f"The objective returned {encode_number(value)}."
-        return _blame(held, held.definition.on_diverged, Reason.DIVERGED, message)
-    return End(outcome="complete", state=TrialState.COMPLETE, value=value)
+    for value in values:
+        if not math.isfinite(value):
+            message = f"The objective returned {encode_number(value)}."
+            return _blame(held, held.definition.on_diverged, Reason.DIVERGED, message)
+    return End(outcome="complete", state=TrialState.COMPLETE, values=tuple(values))
 
 
-def _value_by_rule(held: Held) -> float | None:
+def _wrong_number(n_values: int, n_wanted: int) -> str:
+    if n_wanted == 1 and n_values == 0:
+        return "The objective returned no value and reported none."
+    wanted = "one value" if n_wanted == 1 else f"{n_wanted} values, one for each direction"
+    return f"The objective returned {n_values or 'no'} values; the study needs {wanted}."
+
+
+def _value_by_rule(held: Held) -> Sequence[float]:
     curve = steps_of(held.connection, [held.lease.trial_id])[held.lease.trial_id]
     values = [value for _, value in sorted(curve.items())]
-    if not values:
-        return None
-    if held.definition.value_rule is ValueRule.LAST:
-        return values[-1]
+    if held.definition.value_rule is ValueRule.LAST or not values:
+        return values[-1:]
     finite = [value for value in values if math.isfinite(value)] or values[-1:]
-    return held.definition.direction.best(finite)
+    return [held.definition.direction.best(finite)]
 
 
 def prune(held: Held) -> End:
@@ -117,9 +124,13 @@ def _pruned(held: Held, reason: Reason | None = None, message: str = "") -> End:
     """As Optuna's `tell` does, a pruned trial keeps its last value if that is finite."""
     curve = steps_of(held.connection, [held.lease.trial_id])[held.lease.trial_id]
     last = curve[max(curve)] if curve else math.nan
-    value = last if math.isfinite(last) else None
+    is_value = math.isfinite(last) and not held.definition.is_multi_objective
     return End(
-        outcome="pruned", state=TrialState.PRUNED, value=value, reason=reason, message=message
+        outcome="pruned",
+        state=TrialState.PRUNED,
+        values=(last,) if is_value else (),
+        reason=reason,
+        message=message,
     )
 
 

@@ -85,7 +85,9 @@ class AttemptRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
-    """One trial; `curve` and `attempts` are empty where a list leaves them out.
+    """One trial; `value` is None where the study has several, which `values` holds.
+
+    `curve` and `attempts` are empty where a list leaves them out.
 
     `prune` holds the step, the value, the median and the number of trials compared of the
     verdict that ended a pruned trial.
@@ -93,7 +95,6 @@ class TrialRecord:
 
     number: int
     state: TrialState
-    value: float | None
     params: Mapping[str, Choice]
     user_attrs: Mapping[str, Any]
     reason: Reason | None
@@ -107,6 +108,9 @@ class TrialRecord:
     prune: Mapping[str, Any] | None
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
+    value: float | None = None
+    values: Sequence[float] = ()
+    constraints: Mapping[str, float] = field(default_factory=dict)
     curve: Sequence[CurvePoint] = ()
     attempts: Sequence[AttemptRecord] = ()
 
@@ -143,6 +147,14 @@ class Lease:
     study_name: str
     number: int
     token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remarks:
+    """What a worker says of a trial beside its values; a constraint above 0 is violated."""
+
+    user_attrs: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

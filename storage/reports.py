@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +23,9 @@ from storage import tables as t
 from storage.curves import steps_of, to_step_columns
 from storage.engine import Database
 from storage.lifecycle import order_to
-from storage.records import Lease
+from storage.records import Lease, Remarks
+from storage.remarks import store_remarks
 from storage.search import Search, param_row
-from storage.settling import set_user_attrs
 from storage.studies import row_and_definition
 
 # Optuna's key (5.0) for the value at which a trial has reached a rung.
@@ -100,9 +99,7 @@ class Reports:
         self._database.write(write)
         return drawn.value
 
-    def report(
-        self, lease: Lease, measurement: Measurement, user_attrs: Mapping[str, Any]
-    ) -> Decision:
+    def report(self, lease: Lease, measurement: Measurement, remarks: Remarks) -> Decision:
         """Stores one value and answers whether to go on.
 
         Raises StepReported for another value at a step that this attempt has reported.
@@ -112,7 +109,7 @@ class Reports:
             held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
             study, definition = row_and_definition(connection, lease.study_name)
             _check_step(definition, measurement.step)
-            set_user_attrs(connection, held.trial_id, user_attrs)
+            store_remarks(connection, held, remarks)
             earlier = _store(connection, held, measurement)
             return held, study, definition, earlier
 

@@ -6,21 +6,21 @@ is decided once. Each call is idempotent by its token: repeated, it gets its fir
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from hpo.numbers import strict
 from hpo.trial import Failure, Reason, TrialState
 from storage import leases, outcomes
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now, naive_utc
 from storage.outcomes import End, Held
-from storage.records import Lease, Settled
+from storage.records import Lease, Remarks, Settled
+from storage.remarks import store_remarks
 from storage.studies import definition_of, study_row
+
+FINITE = t.ValueType.FINITE
 
 
 class Settling:
@@ -29,20 +29,22 @@ class Settling:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def complete(self, lease: Lease, value: float | None, attrs: Mapping[str, Any]) -> Settled:
-        """Ends a trial with a value; None: the study's value rule picks one of its reports."""
-        return self._settle(lease, "complete", lambda held: outcomes.complete(held, value), attrs)
+    def complete(self, lease: Lease, values: Sequence[float], remarks: Remarks) -> Settled:
+        """Ends a trial with its values; none: the study's value rule picks one of its reports."""
+        return self._settle(
+            lease, "complete", lambda held: outcomes.complete(held, values), remarks
+        )
 
-    def prune(self, lease: Lease, attrs: Mapping[str, Any]) -> Settled:
-        return self._settle(lease, "pruned", outcomes.prune, attrs)
+    def prune(self, lease: Lease, remarks: Remarks) -> Settled:
+        return self._settle(lease, "pruned", outcomes.prune, remarks)
 
-    def fail(self, lease: Lease, failure: Failure, attrs: Mapping[str, Any]) -> Settled:
+    def fail(self, lease: Lease, failure: Failure, remarks: Remarks) -> Settled:
         """Ends an attempt that failed; its reason decides between another attempt and the end."""
-        return self._settle(lease, "failed", lambda held: outcomes.fail(held, failure), attrs)
+        return self._settle(lease, "failed", lambda held: outcomes.fail(held, failure), remarks)
 
     def release(self, lease: Lease) -> Settled:
         """Gives a trial back: another attempt goes on at once, and none has failed."""
-        return self._settle(lease, "released", outcomes.release, {})
+        return self._settle(lease, "released", outcomes.release, Remarks())
 
     def expire(self, lease: Lease, silent_seconds: float) -> Settled | None:
         """Ends a lease that ran out as `lost`; None when it was renewed meanwhile."""
@@ -69,30 +71,16 @@ class Settling:
         lease: Lease,
         asked: str,
         choose: Callable[[Held], End],
-        attrs: Mapping[str, Any],
+        remarks: Remarks,
     ) -> Settled:
         def transaction(connection: sa.Connection) -> Settled:
             held = _hold(connection, lease, sa.true())
             if held is None:
                 return _repeated(connection, lease, asked)
-            set_user_attrs(connection, held.lease.trial_id, attrs)
+            store_remarks(connection, held.lease, remarks)
             return _write(held, choose(held), asked=asked)
 
         return self._database.write(transaction)
-
-
-def set_user_attrs(connection: sa.Connection, trial_id: int, attrs: Mapping[str, Any]) -> None:
-    """Stores JSON values with a trial, the last one of each key."""
-    if not attrs:
-        return
-    attr = t.trial_user_attrs
-    mine = sa.and_(attr.c.trial_id == trial_id, attr.c.key.in_(list(attrs)))
-    connection.execute(attr.delete().where(mine))
-    rows = [
-        {"trial_id": trial_id, "key": key, "value_json": json.dumps(strict(value))}
-        for key, value in attrs.items()
-    ]
-    connection.execute(attr.insert(), rows)
 
 
 def _hold(
@@ -161,12 +149,12 @@ def _end_trial(held: Held, end: End, state: TrialState) -> TrialState:
     )
     if connection.execute(update).rowcount == 0:
         return leases.state_of(connection, trial_id) or state
-    if end.value is not None:
-        connection.execute(
-            t.trial_values.insert().values(
-                trial_id=trial_id, objective=0, value=end.value, value_type=t.ValueType.FINITE
-            )
-        )
+    if end.values:
+        rows = [
+            {"trial_id": trial_id, "objective": index, "value": value, "value_type": FINITE}
+            for index, value in enumerate(end.values)
+        ]
+        connection.execute(t.trial_values.insert(), rows)
     return state
 
 

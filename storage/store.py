@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -23,7 +25,7 @@ from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.optuna_storage import cached
 from storage.reaper import Reaper
-from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Settled
+from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Remarks, Settled
 from storage.reports import Reports
 from storage.schema import SchemaVersion
 from storage.search import Search
@@ -31,6 +33,10 @@ from storage.settling import Settling
 from storage.studies import Studies
 from storage.trials import Trials
 from storage.workers import Workers
+
+Attrs: TypeAlias = Mapping[str, object]
+Constraints: TypeAlias = Mapping[str, float]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Leased:
@@ -64,20 +70,42 @@ class Leased:
         return self._reports.suggest(lease, name, parameter)
 
     def report(
-        self, lease: Lease, measurement: Measurement, user_attrs: Mapping[str, object]
+        self,
+        lease: Lease,
+        measurement: Measurement,
+        user_attrs: Attrs = NOTHING,
+        constraints: Constraints = NOTHING,
     ) -> Decision:
-        return self._reports.report(lease, measurement, user_attrs)
+        remarks = Remarks(user_attrs=user_attrs, constraints=constraints)
+        return self._reports.report(lease, measurement, remarks)
 
     def complete(
-        self, lease: Lease, value: float | None, user_attrs: Mapping[str, object]
+        self,
+        lease: Lease,
+        value: float | Sequence[float] | None = None,
+        user_attrs: Attrs = NOTHING,
+        constraints: Constraints = NOTHING,
     ) -> Settled:
-        return self._settling.complete(lease, value, user_attrs)
+        """Several values where the study has several directions; None: a report is the value."""
+        values = () if value is None else (value,) if isinstance(value, float | int) else value
+        remarks = Remarks(user_attrs=user_attrs, constraints=constraints)
+        return self._settling.complete(lease, values, remarks)
 
-    def prune(self, lease: Lease, user_attrs: Mapping[str, object]) -> Settled:
-        return self._settling.prune(lease, user_attrs)
+    def prune(
+        self, lease: Lease, user_attrs: Attrs = NOTHING, constraints: Constraints = NOTHING
+    ) -> Settled:
+        remarks = Remarks(user_attrs=user_attrs, constraints=constraints)
+        return self._settling.prune(lease, remarks)
 
-    def fail(self, lease: Lease, failure: Failure, user_attrs: Mapping[str, object]) -> Settled:
-        return self._settling.fail(lease, failure, user_attrs)
+    def fail(
+        self,
+        lease: Lease,
+        failure: Failure,
+        user_attrs: Attrs = NOTHING,
+        constraints: Constraints = NOTHING,
+    ) -> Settled:
+        remarks = Remarks(user_attrs=user_attrs, constraints=constraints)
+        return self._settling.fail(lease, failure, remarks)
 
     def release(self, lease: Lease) -> Settled:
         return self._settling.release(lease)

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from optuna.study import StudyDirection
 
-from hpo.errors import NoCompletedTrial, NotFound, StudyExists
+from hpo.errors import Conflict, NoCompletedTrial, NotFound, StudyExists
 from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
 from hpo.trial import TrialState
@@ -78,8 +78,16 @@ class Studies:
         return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
 
     def best(self, name: str) -> BestTrial:
-        """Raises NotFound, or NoCompletedTrial with the counts by state."""
+        """Raises NotFound, NoCompletedTrial with the counts by state, or Conflict.
+
+        With several directions there is no one best trial.
+        """
         study = self.get(name)
+        if study.definition.is_multi_objective:
+            raise Conflict(
+                f"Study {name!r} has {len(study.definition.directions)} directions, so its best "
+                f"trials form a front: GET /v1/studies/{name}/pareto"
+            )
         if study.best is None:
             counts = {state.value: n for state, n in study.counts.items()}
             raise NoCompletedTrial(
@@ -171,13 +179,16 @@ def _insert_optuna_study(
     row = {"study_name": definition.name}
     insert = t.studies.insert().values(row).returning(t.studies.c.study_id)
     study_id = connection.execute(insert).scalar_one()
-    direction = StudyDirection[definition.direction.name]
     connection.execute(
-        t.directions.insert().values(study_id=study_id, objective=0, direction=direction)
+        t.directions.insert(),
+        [
+            {"study_id": study_id, "objective": index, "direction": StudyDirection[kind.name]}
+            for index, kind in enumerate(definition.directions)
+        ],
     )
     attrs: dict[str, Any] = {UUID_KEY: new_uuid}
-    if definition.metric is not None:
-        attrs[METRIC_NAMES_KEY] = [definition.metric]
+    if definition.metrics:
+        attrs[METRIC_NAMES_KEY] = list(definition.metrics)
     connection.execute(
         t.study_system_attrs.insert(),
         [
@@ -234,18 +245,26 @@ def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
 
 
 def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, BestTrial]:
+    """Of each study with one direction; trials that violate a constraint are not good at all."""
     trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
+    second = t.directions.alias()
+    ours, study = t.hpo_trial.c, t.hpo_study.c
     maximize = directions.direction == StudyDirection.MAXIMIZE
     loss = sa.case((maximize, -values.value), else_=values.value)
     place = sa.func.row_number().over(partition_by=trials.study_id, order_by=(loss, trials.number))
+    has_second = sa.exists().where(second.c.study_id == trials.study_id, second.c.objective == 1)
+    is_ours = sa.and_(ours.study_uuid == study.uuid, ours.number == trials.number)
     ranked = (
         sa.select(
             trials.study_id, trials.trial_id, trials.number, values.value, place.label("place")
         )
         .join(t.trial_values, values.trial_id == trials.trial_id)
         .join(t.directions, directions.study_id == trials.study_id)
-        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE")
+        .join(t.hpo_study, study.study_id == trials.study_id)
+        .outerjoin(t.hpo_trial, is_ours)
+        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE", ~has_second)
         .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
+        .where(ours.is_feasible.is_not(sa.false()))
         .subquery()
     )
     rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()

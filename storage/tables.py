@@ -92,6 +92,8 @@ hpo_trial = sa.Table(
     sa.Column("told", sa.JSON(none_as_null=True)),
     sa.Column("reason", sa.String(32)),
     sa.Column("message", sa.Text, nullable=False),
+    # False when a constraint is violated; null when the trial has none.
+    sa.Column("is_feasible", sa.Boolean),
     # What the sampler drew for the whole trial, when the objective asks parameter by parameter.
     sa.Column("relative_params", sa.JSON(none_as_null=True)),
 )

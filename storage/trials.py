@@ -20,6 +20,7 @@ from storage.curves import steps_of
 from storage.engine import Database
 from storage.params import params_of
 from storage.records import AttemptRecord, CurvePoint, Page, TrialRecord
+from storage.remarks import constraints_of
 from storage.studies import row_and_definition
 
 
@@ -75,6 +76,7 @@ def _rows(
             *(trial.datetime_start, trial.datetime_complete),
             *(t.trial_values.c.value, t.trial_values.c.value_type),
             *(ours.n_attempts, ours.next_attempt_at, ours.told, ours.reason, ours.message),
+            ours.is_feasible,
             *(attempt.worker_name, attempt.device),
         )
         .select_from(_with_last_attempt(study))
@@ -115,6 +117,7 @@ def _records(
     records = [
         _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]) for row in rows
     ]
+    records = _with_values(connection, study, rows, records)
     if not details:
         return records
     numbers = [record.number for record in records]
@@ -158,7 +161,45 @@ def _record(
     )
 
 
-def _value(row: sa.Row[Any]) -> float | None:
+def _with_values(
+    connection: sa.Connection,
+    study: sa.Row[Any],
+    rows: Sequence[sa.Row[Any]],
+    records: Sequence[TrialRecord],
+) -> list[TrialRecord]:
+    """With all values where the study has several directions, and with the constraints."""
+    judged = [row.trial_id for row in rows if row.is_feasible is not None]
+    constraints = constraints_of(connection, judged) if judged else {}
+    several = len(study.definition["directions"]) > 1
+    values = values_of(connection, [row.trial_id for row in rows]) if several else {}
+    return [
+        replace(
+            record,
+            value=None if several else record.value,
+            values=values.get(row.trial_id, () if record.value is None else (record.value,)),
+            constraints=constraints.get(row.trial_id, {}),
+        )
+        for row, record in zip(rows, records, strict=True)
+    ]
+
+
+def values_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, list[float]]:
+    """Each trial's values in the order of the study's directions."""
+    found: dict[int, list[float]] = {trial_id: [] for trial_id in trial_ids}
+    value = t.trial_values.c
+    rows = connection.execute(
+        sa.select(value.trial_id, value.value, value.value_type)
+        .where(value.trial_id.in_(trial_ids))
+        .order_by(value.trial_id, value.objective)
+    )
+    for row in rows:
+        number = _value(row)
+        assert number is not None
+        found[row.trial_id].append(number)
+    return found
+
+
+def _value(row: Any) -> float | None:
     kinds = {t.ValueType.INF_POS: math.inf, t.ValueType.INF_NEG: -math.inf}
     value: float | None = kinds.get(row.value_type, row.value)
     return value

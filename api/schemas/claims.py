@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from api.schemas.base import (
     Body,
+    Finite,
     Index,
     JsonAttributes,
     Name,
@@ -22,12 +23,14 @@ from api.schemas.space import ParameterBody
 from api.schemas.workers import Device, Token
 from hpo.numbers import strict
 from hpo.space import Choice
-from hpo.study import Direction, ValueRule
+from hpo.study import MAX_DIRECTIONS, Direction, ValueRule
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage.records import Claimed, ClaimRequest, LogChunk, Settled
 
 MAX_CHUNK_BYTES = 64 * 1024
 
+# Above 0 a constraint is violated, as in Optuna.
+Constraints = Annotated[dict[Name, Finite], Field(default_factory=dict, max_length=100)]
 Attributes = Annotated[JsonAttributes, Field(default_factory=dict)]
 
 
@@ -145,6 +148,7 @@ class ReportBody(LeaseBody):
     elapsed_seconds: Seconds = 0.0
     metrics: Annotated[dict[Name, Number], Field(default_factory=dict)]
     user_attrs: Attributes
+    constraints: Constraints
 
     def to_measurement(self) -> Measurement:
         return Measurement(
@@ -168,14 +172,20 @@ class DecisionReply(Reply):
 
 
 class CompleteBody(LeaseBody):
-    """The trial's value; null takes it from the reports by the study's value rule."""
+    """The trial's value; null takes it from the reports by the study's value rule.
+
+    A study with several directions needs `values` instead, one for each.
+    """
 
     value: Number | None = None
+    values: Annotated[list[Number], Field(min_length=1, max_length=MAX_DIRECTIONS)] | None = None
     user_attrs: Attributes
+    constraints: Constraints
 
 
 class PruneBody(LeaseBody):
     user_attrs: Attributes
+    constraints: Constraints
 
 
 class FailBody(LeaseBody):
@@ -185,6 +195,7 @@ class FailBody(LeaseBody):
     message: Output = ""
     traceback: Output = ""
     user_attrs: Attributes
+    constraints: Constraints
 
     def to_failure(self) -> Failure:
         return Failure(reason=self.reason, message=self.message, traceback=self.traceback)

@@ -59,7 +59,10 @@ class BudgetReply(Reply):
 
 
 class StudyReply(Reply):
-    """A study and what became of it so far."""
+    """A study and what became of it so far.
+
+    With several directions, `direction` and `best` are null: see `directions` and `/pareto`.
+    """
 
     name: str
     uuid: UUID
@@ -67,13 +70,15 @@ class StudyReply(Reply):
     reason: str | None
     blocked: str | None
     objective: str
-    direction: Direction
+    direction: Direction | None
+    directions: list[Direction]
     space: dict[str, dict[str, Any]] | None
     settings: dict[str, Any]
     sampler: dict[str, Any]
     pruner: dict[str, Any]
     seed: int
     metric: str | None
+    metrics: list[str]
     max_steps: int | None
     value_rule: ValueRule
     max_attempts: int
@@ -96,6 +101,9 @@ class StudyReply(Reply):
         return cls.taken_from(
             definition,
             **progress,
+            direction=None if definition.is_multi_objective else definition.direction,
+            directions=list(definition.directions),
+            metrics=list(definition.metrics),
             space=space_reply(definition.space),
             settings=strict(dict(definition.settings)),
             sampler=_algorithm_reply(definition.sampler),

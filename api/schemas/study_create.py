@@ -57,6 +57,7 @@ STAND_INS: Mapping[str, Any] = {
     "name": "x",
     "objective": "x:x",
     "direction": "minimize",
+    "directions": ["minimize"],
     "n_trials": 1,
     "space": {"x": {"type": "int", "low": 0, "high": 1}},
 }
@@ -130,6 +131,7 @@ class StudyCreate(Body):
     objective: ObjectivePath
     n_trials: Count
     direction: Direction | None = None
+    directions: Annotated[list[Direction], Field(min_length=1, max_length=10)] | None = None
     space: SpaceBody | None = None
     max_parallel_trials: Count | None = None
     max_failed_trials: Count | None = None
@@ -141,6 +143,7 @@ class StudyCreate(Body):
     settings: JsonObject | None = None
     seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] | None = None
     metric: Name | None = None
+    metrics: Annotated[list[Name], Field(min_length=1, max_length=10)] | None = None
     max_steps: Count | None = None
     value_rule: ValueRule | None = None
     max_attempts: Count | None = None
@@ -182,12 +185,11 @@ class StudyCreate(Body):
         definition = StudyDefinition(
             name=self.name,
             objective=self.objective,
-            direction=self._direction(offer, faults),
+            **self._directions(offer, faults),
             budget=Budget(**{field.name: getattr(self, field.name) for field in fields(Budget)}),
             seed=draw_seed() if self.seed is None else self.seed,
             space=to_space(self.space) or offer.space,
             settings=self._settings(offer, faults),
-            metric=self.metric or offer.metric,
             max_steps=self._max_steps(offer, faults),
             **self._named_choices(),
         )
@@ -197,20 +199,47 @@ class StudyCreate(Body):
             raise InvalidRequest(faults)
         return definition
 
+    def _directions(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
+        """The fields of the definition that say what the values are called and how they count."""
+        metrics, directions = self.metrics, self.directions
+        if directions is None or len(directions) == 1:
+            if metrics is not None and len(metrics) != 1:
+                faults.add("metrics", "must be one name, as there is one direction")
+            only = metrics[0] if metrics else None
+            return {
+                "direction": self._direction(offer, faults),
+                "metric": self.metric or only or offer.metric,
+            }
+        if self.direction is not None:
+            faults.add("direction", "is the only one; leave it out when directions are given")
+        if self.metric is not None:
+            faults.add("metric", "is the only name; give metrics, one for each direction")
+        if offer.direction is not None:
+            faults.add("directions", f"{self.objective!r} says that it has one value")
+        if metrics is not None and len(metrics) != len(directions):
+            faults.add("metrics", f"must be {len(directions)} names, one for each direction")
+            metrics = None
+        return {
+            "direction": directions[0],
+            "directions": tuple(directions),
+            "metrics": tuple(metrics or ()),
+        }
+
     def _direction(self, offer: Descriptor, faults: Faults) -> Direction:
-        if self.direction is None and offer.direction is None:
+        given = self.direction or (self.directions[0] if self.directions else None)
+        if given is None and offer.direction is None:
             known = " or ".join(f'"{direction}"' for direction in Direction)
             faults.add(
                 "direction",
                 f"is required: {known}; no worker has described {self.objective!r}, which could "
                 "say it (is it spelt as in /v1/objectives, and has the worker started?)",
             )
-        elif self.direction and offer.direction and self.direction is not offer.direction:
+        elif given and offer.direction and given is not offer.direction:
             faults.add(
                 "direction",
                 f'must be "{offer.direction}", as the objective says of itself, or left out',
             )
-        return self.direction or offer.direction or Direction.MINIMIZE
+        return given or offer.direction or Direction.MINIMIZE
 
     def _settings(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
         settings = self.settings or {}
@@ -247,6 +276,8 @@ class StudyCreate(Body):
         for kind in ("sampler", "pruner"):
             body: AlgorithmBody | None = getattr(self, kind)
             choices[kind] = body and body.to_algorithm()
+        if choices["pruner"] is None and len(self.directions or ()) > 1:
+            choices["pruner"] = Algorithm(name="none")  # pruners compare one value
         return {name: choice for name, choice in choices.items() if choice is not None}
 
 

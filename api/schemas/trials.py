@@ -44,13 +44,17 @@ class AttemptReply(Reply):
 
 
 class TrialReply(Reply):
-    """A trial; lists leave `attempts` empty, and `curve` too unless they were asked for curves."""
+    """A trial; `value` is null where the study has several directions, see `values`.
+
+    Lists leave `attempts` empty, and `curve` too unless they were asked for curves."""
 
     number: int
     state: TrialState
     value: float | None
+    values: list[float]
     params: dict[str, Any]
     user_attrs: dict[str, Any]
+    constraints: dict[str, float]
     reason: Reason | None
     message: str
     attempt: int
@@ -70,6 +74,8 @@ class TrialReply(Reply):
         return cls.taken_from(
             record,
             user_attrs=strict(dict(record.user_attrs)),
+            values=list(record.values),
+            constraints=dict(record.constraints),
             worker=record.worker_name,
             prune=None if record.prune is None else strict(dict(record.prune)),
             curve=[CurvePointReply.of(point) for point in record.curve],

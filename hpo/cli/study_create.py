@@ -21,7 +21,11 @@ Name = Annotated[str | None, typer.Option(help="Name of the study.")]
 Objective = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="What to optimize.")]
 NTrials = Annotated[int | None, typer.Option(min=1, help="How many trials it may start.")]
 Direction = Annotated[
-    str | None, typer.Option(help="minimize or maximize; the objective's own when not given.")
+    list[str] | None,
+    typer.Option(
+        help="minimize or maximize; the objective's own when not given. Give it once for each "
+        "value that the objective returns."
+    ),
 ]
 Sampler = Annotated[str | None, typer.Option(help="tpe, random, grid, cmaes, gp, qmc, nsgaii, …")]
 Pruner = Annotated[str | None, typer.Option(help="median, hyperband, percentile, none, …")]
@@ -61,7 +65,7 @@ def create(
         "name": name,
         "objective": objective,
         "n_trials": n_trials,
-        "direction": direction,
+        **_directions(direction or []),
         "sampler": sampler,
         "pruner": pruner,
         "seed": seed,
@@ -72,6 +76,10 @@ def create(
         _announce(study, is_new=is_new, is_watched=watch, as_json=as_json)
         if watch:
             watch_or_leave(client, study["name"], as_json=as_json)
+
+
+def _directions(given: list[str]) -> dict[str, Any]:
+    return {"directions": given} if len(given) > 1 else {"direction": next(iter(given), None)}
 
 
 def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def _pruner_faults(
     field: str, algorithm: Algorithm, definition: StudyDefinition
 ) -> list[InvalidField]:
     faults = list(_named_faults(field, algorithm, PRUNERS))
+    if definition.is_multi_objective and algorithm.name != "none":
+        faults.append(InvalidField(field, "compares one value; choose none for several directions"))
     if faults:
         return faults
     kind = PRUNERS[algorithm.name]

@@ -111,6 +111,8 @@ def _grid_faults(definition: StudyDefinition) -> Iterator[InvalidField]:
 
 
 def _cmaes_faults(definition: StudyDefinition) -> Iterator[InvalidField]:
+    if definition.is_multi_objective:
+        yield InvalidField("sampler", "cmaes searches for one value; choose tpe or nsgaii")
     if definition.space is None:
         return
     if all(

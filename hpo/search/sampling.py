@@ -74,7 +74,7 @@ class SearchStudy(Study):
         self.definition = definition
         self.study_name = definition.name
         self._study_id, self._storage = study_id, storage
-        self._directions = [StudyDirection[definition.direction.name]]
+        self._directions = [StudyDirection[kind.name] for kind in definition.directions]
         self.sampler: BaseSampler = RandomSampler()
         self.pruner = make_pruner(definition)
         self._thread_local = _ThreadLocalStudyAttribute()

@@ -80,6 +80,7 @@ class Attempt:
         self._is_given_back = False
         self._has_started = False
         self._user_attrs: dict[str, Any] = {}
+        self._constraints: dict[str, float] = {}
         self._last_step: int | None = None
         self._outcome: Outcome | None = None
         self._takers = {
@@ -87,6 +88,7 @@ class Attempt:
             "suggest": self._take_suggest,
             "report": self._take_report,
             "user_attr": self._take_user_attr,
+            "constraint": self._take_constraint,
             "result": self._take_result,
         }
 
@@ -233,6 +235,9 @@ class Attempt:
     def _take_user_attr(self, message: Message) -> None:
         self._user_attrs[message["key"]] = message["value"]
 
+    def _take_constraint(self, message: Message) -> None:
+        self._constraints[message["key"]] = message["value"]
+
     def _take_result(self, message: Message) -> None:
         self._watchdog.stop()
         outcome = result_outcome(message)
@@ -259,7 +264,8 @@ class Attempt:
 
     def _attrs(self) -> dict[str, Any]:
         attrs, self._user_attrs = self._user_attrs, {}
-        return {"user_attrs": attrs}
+        constraints, self._constraints = self._constraints, {}
+        return {"user_attrs": attrs, **({"constraints": constraints} if constraints else {})}
 
     def _conclude(self) -> None:
         """Awaits the answer to the outcome, and clears up behind a trial that has ended."""

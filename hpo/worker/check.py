@@ -69,7 +69,8 @@ class CheckReport:
 
     def _value_text(self) -> str:
         if self.ending.value is not None:
-            return f"works: returned {self.ending.value:g}"
+            values = self.ending.values or (self.ending.value,)
+            return f"works: returned {', '.join(f'{value:g}' for value in values)}"
         if self.reports:
             return "works: returned nothing, so a report becomes the value"
         return "failed: invalid_result: it returned no value and reported none"
@@ -177,6 +178,9 @@ class DryLink:
     def set_user_attr(self, key: str, value: Any) -> None:
         logger.info("user attribute %s: %r", key, value)
 
+    def set_constraint(self, key: str, value: float) -> None:
+        logger.info("constraint %s: %g, %s", key, value, "violated" if value > 0 else "kept")
+
 
 class _WatchedTrial(Trial):
     """Notes whether the objective ever asks."""
@@ -231,7 +235,7 @@ def _draw_all(link: DryLink, space: Space) -> dict[str, Choice]:
 
 def _warnings(link: DryLink, trial: _WatchedTrial, ending: Ending) -> list[str]:
     values = [made.value for made in link.reports]
-    values += [ending.value] if ending.value is not None else []
+    values += ending.values or ([ending.value] if ending.value is not None else [])
     facts = {
         REPORTS_NOTHING: not link.reports,
         NEVER_ASKS: bool(link.reports) and not trial.asks,

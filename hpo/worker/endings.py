@@ -10,7 +10,7 @@ import os
 import re
 import reprlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,10 +55,14 @@ REASONS_BY_TEXT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """What an objective's call came to; `value` only for "value", the rest only for "failed"."""
+    """What an objective's call came to; `value` only for "value", the rest only for "failed".
+
+    `values` holds them all when the objective returned several, `value` the first.
+    """
 
     end: End
     value: float | None = None
+    values: Sequence[float] | None = None
     reason: Reason | None = None
     message: str = ""
     traceback: str = ""
@@ -76,6 +80,10 @@ def value_ending(value: object) -> Ending:
     """A number, or None when the reports hold the value."""
     if value is None:
         return Ending(end="value")
+    if isinstance(value, list | tuple) and len(value) > 1:
+        numbers = [number for number in map(as_number, value) if number is not None]
+        if len(numbers) == len(value):
+            return Ending(end="value", value=numbers[0], values=numbers)
     number = as_number(value)
     if number is None:
         message = f"the objective returned {type(value).__name__}, not a number or None"

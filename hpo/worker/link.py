@@ -99,6 +99,9 @@ class WireLink:
             raise TypeError(f"user attribute {key!r} must be a JSON value: {error}") from None
         self._wire.send("user_attr", key=key, value=value)
 
+    def set_constraint(self, key: str, value: float) -> None:
+        self._wire.send("constraint", key=key, value=value)
+
     def _raise_refusal(self) -> None:
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None

@@ -10,6 +10,7 @@ from typing import Any
 from hpo.trial import Reason, TrialState
 from hpo.worker.endings import reason_of_text
 
+MEMBERS = {"complete": ("value",), "fail": ("reason", "message", "traceback")}
 VERBS = {"value": "complete", "pruned": "prune", "released": "release", "failed": "fail"}
 
 
@@ -27,8 +28,10 @@ RELEASE = Outcome(verb="release")
 def result_outcome(result: Mapping[str, Any]) -> Outcome:
     """The outcome of a child that said how its objective ended."""
     verb = VERBS[result["end"]]
-    names = {"complete": ("value",), "fail": ("reason", "message", "traceback")}.get(verb, ())
-    return Outcome(verb=verb, fields={name: result[name] for name in names})
+    fields = {name: result[name] for name in MEMBERS.get(verb, ())}
+    if result.get("values"):  # of a study with several directions
+        fields = {"values": result["values"]}
+    return Outcome(verb=verb, fields=fields)
 
 
 def failure(reason: Reason, message: str, traceback: str = "") -> Outcome:
@@ -83,7 +86,7 @@ def settled_text(outcome: Outcome, settled: Mapping[str, Any], last_step: int | 
         cause = outcome.fields.get("reason", "released")
         return f"{cause}{at}; another attempt will follow"
     if settled.get("state") == TrialState.COMPLETE:
-        value = outcome.fields.get("value")
+        value = outcome.fields.get("values") or outcome.fields.get("value")
         return "complete" if value is None else f"complete, value {value}"
     first_line = str(outcome.fields.get("message", "")).partition("\n")[0]
     state = str(settled.get("state", "settled")).lower()

@@ -1,7 +1,7 @@
 """The wire between an attempt and its child: JSON lines over a socket pair, in both directions.
 
     to the child     attempt | describe, then choice, decision, later, refused
-    from the child   start, suggest, report, user_attr, then result | described
+    from the child   start, suggest, report, user_attr, constraint, then result | described
 
 Plain JSON, so that a child may run in another Python than its supervisor; never a pickle.
 """

@@ -72,7 +72,7 @@ def test_a_value_may_be_nan() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(True, "0.5", b"1", np.bool_(True), torch.tensor(True), [1.0], (1.0, 2.0), np.ones(2)),
+        *(True, "0.5", b"1", np.bool_(True), torch.tensor(True), [1.0], (1.0, "x"), np.ones(2)),
         *(1 + 0j, np.complex64(1), np.array(1j), torch.tensor(1 + 0j), np.array("0.5"), 10**400),
     ],
 )
@@ -80,6 +80,12 @@ def test_what_is_no_number_is_an_invalid_result(value: object) -> None:
     ending = value_ending(value)
     assert ending.reason is Reason.INVALID_RESULT
     assert type(value).__name__ in ending.message
+
+
+def test_an_objective_may_return_several_values() -> None:
+    ending = value_ending((torch.tensor(0.5), np.float32(2)))
+    assert (ending.end, ending.values) == ("value", [0.5, 2.0])
+    assert result_outcome(asdict(ending)).fields == {"values": [0.5, 2.0]}
 
 
 @pytest.mark.parametrize("error", [hpo.TrialPruned(), optuna.TrialPruned(), OwnPruned()])

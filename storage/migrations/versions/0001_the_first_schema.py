@@ -110,6 +110,7 @@ def upgrade() -> None:
         sa.Column("told", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("reason", sa.String(length=32), nullable=True),
         sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("is_feasible", sa.Boolean(), nullable=True),
         sa.Column("relative_params", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
     )
