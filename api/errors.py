@@ -33,6 +33,8 @@ STATUSES = {
     "trial_finished": 409,
     "step_reported": 409,
     "idempotency_key_reused": 409,
+    "too_few_trials": 409,
+    "precondition_failed": 412,
     "version_mismatch": 409,
     "conflict": 409,
     "invalid": 422,

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Response
 
 from api.errors import problems
 from api.idempotency import IdempotencyKey, fingerprint
+from api.preconditions import Versions, set_etag
 from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
@@ -45,6 +46,7 @@ def create_study(
     doorbell.ring()
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{study.definition.name}"
+    set_etag(response, study)
     return StudyReply.of(study)
 
 
@@ -56,8 +58,10 @@ def list_studies(query: Annotated[StudyQuery, Query()], store: StoreDep) -> Stud
 
 
 @router.get("/{study}", summary="A study and how it stands", responses=problems("not_found"))
-def get_study(study: StudyName, store: StoreDep) -> StudyReply:
-    return StudyReply.of(store.studies.get(study))
+def get_study(study: StudyName, response: Response, store: StoreDep) -> StudyReply:
+    found = store.studies.get(study)
+    set_etag(response, found)
+    return StudyReply.of(found)
 
 
 @router.get(
@@ -72,13 +76,19 @@ def get_best(study: StudyName, store: StoreDep) -> BestOfStudyReply:
 @router.patch(
     "/{study}",
     summary="Change what a study may spend; more trials reopen one that has ended",
-    responses=problems("not_found", "conflict"),
+    responses=problems("not_found", "conflict", "precondition_failed"),
 )
 def amend_study(
-    study: StudyName, body: StudyAmend, store: StoreDep, doorbell: DoorbellDep
+    study: StudyName,
+    body: StudyAmend,
+    response: Response,
+    store: StoreDep,
+    doorbell: DoorbellDep,
+    versions: Versions,
 ) -> StudyReply:
-    amended = store.lifecycle.amend(study, body.changes)
+    amended = store.lifecycle.amend(study, body.changes, versions=versions)
     doorbell.ring()
+    set_etag(response, amended)
     return StudyReply.of(amended)
 
 

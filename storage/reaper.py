@@ -27,7 +27,14 @@ from storage.studies import UUID_KEY, lock_study
 logger = logging.getLogger(__name__)
 
 # Tables of ours that are keyed by the study's UUID.
-OF_STUDY = (t.hpo_verdict, t.hpo_log, t.hpo_attempt, t.hpo_lease, t.hpo_trial)
+OF_STUDY = (
+    t.hpo_verdict,
+    t.hpo_log,
+    t.hpo_attempt,
+    t.hpo_lease,
+    t.hpo_trial,
+    t.hpo_exclusion,
+)
 
 
 class Reaper:
@@ -101,7 +108,7 @@ def _expired(connection: sa.Connection) -> list[Lease]:
 def _told_to_stop(connection: sa.Connection) -> list[Lease]:
     study = t.hpo_study.c
     is_told = sa.and_(study.state == StudyState.STOPPING.value, study.stop_reason.is_not(None))
-    return _running(connection, is_told)
+    return _running(connection, sa.or_(is_told, t.hpo_lease.c.stop_reason.is_not(None)))
 
 
 def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Lease]:

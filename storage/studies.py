@@ -19,10 +19,11 @@ from hpo.trial import TrialState
 from storage import tables as t
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
+from storage.exclusions import is_excluded
 from storage.limits import is_over_time
 from storage.params import params_of
 from storage.records import BestTrial, Page, StudyRecord
-from storage.requests import once
+from storage.requests import fingerprint_of, once
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -32,6 +33,8 @@ UUID_KEY = "hpo:uuid"
 
 # What may change later: columns hold what is in force.
 CHANGEABLE = (*BUDGET_FIELDS, "priority")
+# What makes another version of a study: all that users can see and change, and not its trials.
+VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at")
 
 
 class Studies:
@@ -137,9 +140,15 @@ class Studies:
                 best=best.get(row.study_id),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
+                version=version_of(row),
             )
             records.append((row.id, record))
         return records
+
+
+def version_of(row: sa.Row[Any]) -> str:
+    """Tells whether a study has changed; its definition never does under one UUID."""
+    return fingerprint_of({name: getattr(row, name) for name in VERSIONED})[:32]
 
 
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
@@ -261,6 +270,7 @@ def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, Best
         .join(t.directions, directions.study_id == trials.study_id)
         .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE")
         .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
+        .where(~is_excluded())
         .subquery()
     )
     rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
@@ -281,6 +291,18 @@ def study_row(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> s
     """A row of hpo_study, with `is_over_time`."""
     select = sa.select(t.hpo_study, is_over_time().label("is_over_time")).where(condition)
     return connection.execute(select).one_or_none()
+
+
+def locked_study(connection: sa.Connection, name: str) -> sa.Row[Any]:
+    """The row of a study, read under its lock. Raises NotFound."""
+    named = t.hpo_study.c.name == name
+    found = study_row(connection, named)
+    if found is not None:
+        lock_study(connection, found.study_id)
+        found = study_row(connection, named)
+    if found is None:
+        raise NotFound(f"There is no study {name!r}.")
+    return found
 
 
 def row_and_definition(connection: sa.Connection, name: str) -> tuple[sa.Row[Any], StudyDefinition]:
