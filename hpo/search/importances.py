@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import TrialState
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
 
 from hpo.errors import TooFewTrials
 from hpo.search.quiet import quieten
@@ -30,25 +31,37 @@ class Importances:
 def importances(study: SearchStudy) -> Importances:
     """Over the COMPLETE trials with finite values. Raises TooFewTrials."""
     quieten()
-    n_trials = _check_values(study)
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    n_trials = _check_values(study.study_name, complete)
     evaluator = PedAnovaImportanceEvaluator()
-    found = get_param_importances(study, evaluator=evaluator, normalize=False)
+    found = get_param_importances(_Read(study, complete), evaluator=evaluator, normalize=False)
     total = sum(found.values()) or 1.0
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     shares = {name: float(importance / total) for name, importance in ordered}
     return Importances(n_trials=n_trials, by_parameter=shares)
 
 
-def _check_values(study: SearchStudy) -> int:
+class _Read(Study):
+    """A study whose complete trials have been read; evaluators ask for them several times."""
+
+    def __init__(self, study: SearchStudy, complete: list[FrozenTrial]) -> None:
+        self._directions, self._complete = study.directions, complete
+
+    def get_trials(
+        self, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        return self._complete
+
+
+def _check_values(study_name: str, complete: list[FrozenTrial]) -> int:
     """The number of trials to go by."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     values = [tuple(trial.values) for trial in complete if all(map(math.isfinite, trial.values))]
     if len(values) >= MIN_TRIALS and len(set(values)) > 1:
         return len(values)
     raise TooFewTrials(
         f"Importances need {MIN_TRIALS} completed trials or more, with different values; "
-        f"study {study.study_name!r} has {len(values)} trials with {len(set(values))} values.",
-        study=study.study_name,
+        f"study {study_name!r} has {len(values)} trials with {len(set(values))} values.",
+        study=study_name,
         n_trials=len(values),
         needed=MIN_TRIALS,
     )
