@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
-from api import claims, health, objectives, studies, trials, workers
+from api import analysis, claims, health, objectives, studies, trials, workers
 from api.dashboard import Dashboard, no_route
 from api.docs import add_docs
 from api.doorbell import Doorbell
@@ -30,6 +30,7 @@ stable `code`. The dashboard is at [/dashboard](/dashboard).
 ROUTERS = (
     studies.router,
     trials.router,
+    analysis.router,
     objectives.router,
     workers.router,
     claims.router,

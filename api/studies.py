@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from api.errors import problems
+from api.idempotency import IdempotencyKey, fingerprint
+from api.preconditions import Versions, set_etag
 from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
@@ -26,18 +28,25 @@ OUTCOMES: dict[int | str, dict[str, Any]] = {
     "",
     summary="Create a study, or find the same one again",
     status_code=201,
-    responses={**OUTCOMES, **problems("study_exists")},
+    responses={**OUTCOMES, **problems("study_exists", "idempotency_key_reused")},
 )
 def create_study(
-    body: StudyCreate, response: Response, store: StoreDep, doorbell: DoorbellDep
+    body: StudyCreate,
+    response: Response,
+    store: StoreDep,
+    doorbell: DoorbellDep,
+    key: IdempotencyKey = None,
 ) -> StudyReply:
     definition = body.to_definition(
         store.workers.descriptor(body.objective), draw_seed=lambda: secrets.randbelow(MAX_SEED + 1)
     )
-    study, created = store.studies.create(definition, given=body.given)
+    study, created = store.studies.create(
+        definition, given=body.given, key=key, fingerprint=fingerprint(body)
+    )
     doorbell.ring()
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{study.definition.name}"
+    set_etag(response, study)
     return StudyReply.of(study)
 
 
@@ -49,8 +58,10 @@ def list_studies(query: Annotated[StudyQuery, Query()], store: StoreDep) -> Stud
 
 
 @router.get("/{study}", summary="A study and how it stands", responses=problems("not_found"))
-def get_study(study: StudyName, store: StoreDep) -> StudyReply:
-    return StudyReply.of(store.studies.get(study))
+def get_study(study: StudyName, response: Response, store: StoreDep) -> StudyReply:
+    found = store.studies.get(study)
+    set_etag(response, found)
+    return StudyReply.of(found)
 
 
 @router.get(
@@ -65,13 +76,19 @@ def get_best(study: StudyName, store: StoreDep) -> BestOfStudyReply:
 @router.patch(
     "/{study}",
     summary="Change what a study may spend; more trials reopen one that has ended",
-    responses=problems("not_found", "conflict"),
+    responses=problems("not_found", "conflict", "precondition_failed"),
 )
 def amend_study(
-    study: StudyName, body: StudyAmend, store: StoreDep, doorbell: DoorbellDep
+    study: StudyName,
+    body: StudyAmend,
+    response: Response,
+    store: StoreDep,
+    doorbell: DoorbellDep,
+    versions: Versions,
 ) -> StudyReply:
-    amended = store.lifecycle.amend(study, body.changes)
+    amended = store.lifecycle.amend(study, body.changes, versions=versions)
     doorbell.ring()
+    set_etag(response, amended)
     return StudyReply.of(amended)
 
 

@@ -8,8 +8,12 @@
     │   ├── LeaseLost
     │   ├── TrialFinished
     │   ├── StepReported
+    │   ├── IdempotencyKeyReused
+    │   ├── TooFewTrials
+    │   ├── PreconditionFailed
     │   └── VersionMismatch
     ├── InvalidField        a value that names the field it stands in and the cure
+    ├── InvalidFields       several of them
     ├── Unavailable         the database or the service does not answer now; try again
     ├── SchemaMismatch      the database belongs to another version
     ├── DatabaseInUse       another process holds the SQLite file
@@ -21,7 +25,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 
@@ -77,6 +81,24 @@ class StepReported(Conflict):
     code = "step_reported"
 
 
+class IdempotencyKeyReused(Conflict):
+    """This Idempotency-Key belongs to another request; choose a new one."""
+
+    code = "idempotency_key_reused"
+
+
+class TooFewTrials(Conflict):
+    """There are not enough trials for this analysis yet."""
+
+    code = "too_few_trials"
+
+
+class PreconditionFailed(Conflict):
+    """The study has changed since it was read; read it again and decide anew."""
+
+    code = "precondition_failed"
+
+
 class VersionMismatch(Conflict):
     """Worker and server speak different versions of the protocol; install the same release."""
 
@@ -91,6 +113,19 @@ class InvalidField(HpoError, ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field, self.message = field, message
+
+
+class InvalidFields(HpoError, ValueError):
+    """Some values are not allowed; each fault names its field."""
+
+    code = "invalid"
+
+    def __init__(self, faults: Iterable[tuple[str, str]]) -> None:
+        listed = list(faults)
+        super().__init__(
+            "; ".join(f"{field}: {message}" for field, message in listed),
+            errors=[{"field": field, "message": message} for field, message in listed],
+        )
 
 
 class Unavailable(HpoError):

@@ -133,9 +133,8 @@ class Claims:
 
     def _sample(self, taken: _Taken, request: ClaimRequest) -> bool:
         """Whether the trial was handed over; not when its lease ran out meanwhile."""
-        study_id = taken.study.study_id
         try:
-            sampled = self._search.sample(taken.definition, study_id, taken.trial_id)
+            sampled = self._search.sample(taken.definition, taken.study, taken.trial_id)
         except HpoError:
             raise
         except Exception as error:  # a sampler's own fault: it would meet every trial

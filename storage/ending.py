@@ -99,6 +99,7 @@ def _ended(connection: sa.Connection, study: Any) -> _Ended:
         .select_from(t.trials)
         .join(t.hpo_trial, trial.trial_id == t.trials.c.trial_id)
         .where(trial.study_uuid == study.uuid, t.trials.c.study_id == study.study_id)
+        .where(trial.is_counted)
         .where(t.trials.c.state.in_(["COMPLETE", "PRUNED", "FAIL"]))
     ).one()
     return _Ended(*(count or 0 for count in row))

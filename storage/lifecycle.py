@@ -5,13 +5,13 @@ Each change is one transaction under the lock on Optuna's `studies` row, and saf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from hpo.errors import Conflict, InvalidField, NotFound
+from hpo.errors import Conflict, InvalidField, PreconditionFailed
 from hpo.search.samplers import grid_cells
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Decision, Reason, Verdict
@@ -21,7 +21,7 @@ from storage.ending import end_if_done, too_much_failed
 from storage.engine import Database
 from storage.limits import started_clock, stopped_clock, timeout_message
 from storage.records import StudyRecord
-from storage.studies import Studies, definition_of, lock_study, study_row
+from storage.studies import Studies, definition_of, locked_study, study_row, version_of
 
 RUNNING, PAUSED, STOPPING, STOPPED = (
     StudyState.RUNNING,
@@ -84,25 +84,27 @@ class Lifecycle:
         """As `stop`, and running trials are told to end at their next report."""
         return self._change(name, lambda c, study: _pass(c, study, _CANCEL))
 
-    def amend(self, name: str, changes: Mapping[str, Any]) -> StudyRecord:
+    def amend(
+        self, name: str, changes: Mapping[str, Any], *, versions: Collection[str] | None = None
+    ) -> StudyRecord:
         """Changes fields of the budget, and the priority; an ended study with room goes on.
 
         Raises InvalidField for a value that cannot be, Conflict when more trials were asked for
-        and the study cannot go on.
+        and the study cannot go on, PreconditionFailed when the study has none of `versions`.
         """
-        return self._change(name, lambda c, study: _amend(c, study, changes))
+
+        def change(connection: sa.Connection, study: sa.Row[Any]) -> None:
+            if versions is not None and version_of(study) not in versions:
+                raise PreconditionFailed(study=name, version=version_of(study))
+            amend_study(connection, study, changes)
+
+        return self._change(name, change)
 
     def _change(
         self, name: str, change: Callable[[sa.Connection, sa.Row[Any]], None]
     ) -> StudyRecord:
         def transaction(connection: sa.Connection) -> None:
-            named = t.hpo_study.c.name == name
-            found = study_row(connection, named)
-            if found is not None:
-                lock_study(connection, found.study_id)
-                found = study_row(connection, named)
-            if found is None:
-                raise NotFound(f"There is no study {name!r}.")
+            found = locked_study(connection, name)
             change(connection, found)
             end_if_done(connection, found)
 
@@ -148,7 +150,8 @@ def _update(connection: sa.Connection, study: sa.Row[Any], values: Mapping[str, 
     connection.execute(t.hpo_study.update().where(mine).values(**values))
 
 
-def _amend(connection: sa.Connection, study: sa.Row[Any], changes: Mapping[str, Any]) -> None:
+def amend_study(connection: sa.Connection, study: sa.Row[Any], changes: Mapping[str, Any]) -> None:
+    """`Lifecycle.amend` within a transaction that holds the study's lock."""
     wanted = _checked(study, definition_of(study), changes)
     changed = {name: value for name, value in wanted.items() if getattr(study, name) != value}
     if not changed:

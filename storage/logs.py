@@ -14,6 +14,8 @@ from storage.records import Lease, LogChunk, LogLine, Page
 from storage.studies import row_and_definition
 
 MAX_LOG_CHARACTERS = 4 * 1024 * 1024
+# What one answer may hold.
+MAX_TAIL_CHARACTERS = 512 * 1024
 FULL = "\n[the log of this attempt is full; what came later was dropped]\n"
 
 
@@ -41,23 +43,79 @@ class Logs:
 
         self._database.write(transaction)
 
-    def page(self, study_name: str, number: int, *, after: int | None, limit: int) -> Page[LogLine]:
-        """Pieces in the order in which they came, those of all attempts. Raises NotFound."""
+    def page(
+        self,
+        study_name: str,
+        number: int,
+        *,
+        after: int | None,
+        limit: int,
+        attempt: int | None = None,
+    ) -> Page[LogLine]:
+        """Pieces in the order in which they came, of one attempt or all. Raises NotFound."""
 
         def read(connection: sa.Connection) -> Page[LogLine]:
-            study, _ = row_and_definition(connection, study_name)
-            log = t.hpo_log.c
-            select = (
-                sa.select(log.id, log.attempt, log.sequence, log.text)
-                .where(log.study_uuid == study.uuid, log.number == number, log.id > (after or 0))
-                .order_by(log.id)
-                .limit(limit + 1)
-            )
-            rows = connection.execute(select).all()
+            select = _pieces(connection, study_name, number, attempt)
+            later = select.where(t.hpo_log.c.id > (after or 0)).order_by(t.hpo_log.c.id)
+            rows = connection.execute(later.limit(limit + 1)).all()
             items = [LogLine(**row._mapping) for row in rows[:limit]]
             return Page(items=items, next=items[-1].id if len(rows) > limit else None)
 
         return self._database.read(read)
+
+    def tail(
+        self, study_name: str, number: int, *, n_lines: int, attempt: int | None = None
+    ) -> Page[LogLine]:
+        """The last lines, from the end of the log back; at most MAX_TAIL_CHARACTERS of them.
+
+        The first piece begins where its line does. Raises NotFound.
+        """
+
+        def read(connection: sa.Connection) -> Page[LogLine]:
+            select = _pieces(connection, study_name, number, attempt)
+            length = sa.func.sum(sa.func.length(t.hpo_log.c.text))
+            size = length.over(order_by=t.hpo_log.c.id.desc())
+            sized = select.add_columns(size.label("size")).subquery()
+            last = sa.select(sized).where(sized.c.size <= MAX_TAIL_CHARACTERS)
+            rows = connection.execute(last.order_by(sized.c.id.desc())).all()
+            return Page(items=_last_lines(rows, n_lines), next=None)
+
+        return self._database.read(read)
+
+
+def _pieces(
+    connection: sa.Connection, study_name: str, number: int, attempt: int | None
+) -> sa.Select[Any]:
+    study, _ = row_and_definition(connection, study_name)
+    log = t.hpo_log.c
+    select = sa.select(log.id, log.attempt, log.sequence, log.text).where(
+        log.study_uuid == study.uuid, log.number == number
+    )
+    return select if attempt is None else select.where(log.attempt == attempt)
+
+
+def _last_lines(rows: Sequence[sa.Row[Any]], n_lines: int) -> list[LogLine]:
+    """The pieces that hold so many lines, in order; `rows` come from the end back."""
+    items: list[LogLine] = []
+    left = n_lines
+    for row in rows:
+        # The line break at the very end closes the last line and begins none.
+        body = row.text if items else row.text.removesuffix("\n")
+        n_breaks = body.count("\n")
+        text = row.text if n_breaks < left else _after_break(row.text, body, left)
+        items.append(LogLine(id=row.id, attempt=row.attempt, sequence=row.sequence, text=text))
+        left -= n_breaks
+        if left <= 0:
+            break
+    return [item for item in reversed(items) if item.text]
+
+
+def _after_break(text: str, body: str, n_breaks: int) -> str:
+    """What follows the n-th line break from the end of `body`."""
+    place = len(body)
+    for _ in range(n_breaks):
+        place = body.rindex("\n", 0, place)
+    return text[place + 1 :]
 
 
 def _append(connection: sa.Connection, attempt: Any, chunks: Sequence[LogChunk]) -> None:

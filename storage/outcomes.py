@@ -194,7 +194,9 @@ def release(held: Held) -> End:
 
 
 def stop(held: Held) -> End:
-    """The end of a trial whose study was told to stop."""
+    """The end of a trial that was told to stop, alone or with its study."""
+    if held.lease.stop_reason is not None and held.told is not None:
+        return prune(held)
     return _stopped(Reason(held.study.stop_reason or Reason.CANCELLED), held.study.reason or "")
 
 

@@ -100,7 +100,7 @@ def _counted_trial(connection: sa.Connection, study: sa.Row[Any]) -> Picked | No
 
 
 def _waiting(connection: sa.Connection, study: sa.Row[Any]) -> tuple[int, int] | None:
-    """A trial that another Optuna program has enqueued: the state is tested in the UPDATE."""
+    """A trial that somebody has enqueued, the first one: the state is tested in the UPDATE."""
     trial = t.trials.c
     first = (
         sa.select(sa.func.min(trial.trial_id))

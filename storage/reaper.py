@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hpo.errors import HpoError
 from hpo.study import StudyState
 from hpo.trial import Reason
-from storage import leases
+from storage import leases, requests
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
@@ -27,7 +27,14 @@ from storage.studies import UUID_KEY, lock_study
 logger = logging.getLogger(__name__)
 
 # Tables of ours that are keyed by the study's UUID.
-OF_STUDY = (t.hpo_verdict, t.hpo_log, t.hpo_attempt, t.hpo_lease, t.hpo_trial)
+OF_STUDY = (
+    t.hpo_verdict,
+    t.hpo_log,
+    t.hpo_attempt,
+    t.hpo_lease,
+    t.hpo_trial,
+    t.hpo_exclusion,
+)
 
 
 class Reaper:
@@ -101,7 +108,7 @@ def _expired(connection: sa.Connection) -> list[Lease]:
 def _told_to_stop(connection: sa.Connection) -> list[Lease]:
     study = t.hpo_study.c
     is_told = sa.and_(study.state == StudyState.STOPPING.value, study.stop_reason.is_not(None))
-    return _running(connection, is_told)
+    return _running(connection, sa.or_(is_told, t.hpo_lease.c.stop_reason.is_not(None)))
 
 
 def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Lease]:
@@ -119,6 +126,7 @@ def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> li
 def _sweep(connection: sa.Connection) -> int:
     """Follows what other Optuna programs did: studies deleted, running trials ended."""
     _forget_deleted_studies(connection)
+    requests.forget_old(connection)
     select = sa.select(t.hpo_study).where(_may_end()).order_by(t.hpo_study.c.id)
     n_ended = 0
     for study in connection.execute(select).all():

@@ -52,6 +52,7 @@ class StudyRecord:
     best: BestTrial | None
     created_at: dt.datetime
     ended_at: dt.datetime | None
+    version: str  # changes with the budget, the priority and the state, and not with the trials
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +85,21 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Exclusion:
+    """Why a finished trial is left out of best, history and analysis, and since when."""
+
+    reason: str
+    excluded_at: dt.datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
     """One trial; `value` is None where the study has several, which `values` holds.
 
     `curve` and `attempts` are empty where a list leaves them out.
 
     `prune` holds the step, the value, the median and the number of trials compared of the
-    verdict that ended a pruned trial.
+    verdict that ended a pruned trial; `enqueued` the parameters that somebody asked for.
     """
 
     number: int
@@ -111,8 +120,18 @@ class TrialRecord:
     value: float | None = None
     values: Sequence[float] = ()
     constraints: Mapping[str, float] = field(default_factory=dict)
+    enqueued: Mapping[str, Choice] | None = None
+    exclusion: Exclusion | None = None
     curve: Sequence[CurvePoint] = ()
     attempts: Sequence[AttemptRecord] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialsPage:
+    """Part of a list of trials; `next` is the `after` of the following page in the same order."""
+
+    items: Sequence[TrialRecord]
+    next: int | str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,7 @@ from hpo.study import StudyDefinition
 from hpo.trial import Decision, Measurement, Reason, Verdict
 from storage import leases
 from storage import tables as t
+from storage.cancelling import order_to_trial
 from storage.curves import steps_of, to_step_columns
 from storage.engine import Database
 from storage.lifecycle import order_to
@@ -84,9 +85,7 @@ class Reports:
                 f"{name!r} is not in the study's space, which was declared when it was created "
                 f"({', '.join(definition.space)}); declare it or fix it in settings",
             )
-        drawn = self._search.suggest(
-            definition, study.study_id, held.trial_id, name, parameter, relative
-        )
+        drawn = self._search.suggest(definition, study, held.trial_id, name, parameter, relative)
 
         def write(connection: sa.Connection) -> None:
             leases.hold(connection, lease, lease_seconds=self._lease_seconds)
@@ -130,20 +129,20 @@ class Reports:
         self, study: Any, definition: StudyDefinition, held: Any, measurement: Measurement
     ) -> Decision:
         """The study's order to its running trials, if it has one, or what the pruner says."""
-        order = order_to(study)
+        order = order_to_trial(held) or order_to(study)
         if order is not None and order.verdict is not Verdict.PAUSE:
             return order
-        decision = self._decide(definition, study.study_id, held.trial_id, measurement)
+        decision = self._decide(definition, study, held.trial_id, measurement)
         # A trial that is pruned anyhow need not be paused.
         if order is not None and decision.verdict is Verdict.CONTINUE:
             return order
         return decision
 
     def _decide(
-        self, definition: StudyDefinition, study_id: int, trial_id: int, measurement: Measurement
+        self, definition: StudyDefinition, study: Any, trial_id: int, measurement: Measurement
     ) -> Decision:
         if math.isfinite(measurement.value):
-            return self._search.decide(definition, study_id, trial_id)
+            return self._search.decide(definition, study, trial_id)
         # Optuna's pruners compare the best value so far, so they would let it go on.
         evidence = {"step": measurement.step, "value": measurement.value}
         return Decision(verdict=Verdict.PRUNE, reason=Reason.DIVERGED, evidence=evidence)

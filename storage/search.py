@@ -10,15 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from optuna.distributions import distribution_to_json
 from optuna.storages import BaseStorage
 
+from hpo.search.importances import Importances, importances
 from hpo.search.pruning import decide
 from hpo.search.sampling import Drawn, SearchStudy, sample, suggest_one
 from hpo.space import Choice, Parameter
 from hpo.study import StudyDefinition
 from hpo.trial import Decision
 from storage.engine import Database, outages
+from storage.history import History
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +37,12 @@ class Search:
 
     def __init__(self, database: Database, optuna_storage: BaseStorage) -> None:
         self._database, self._storage = database, optuna_storage
+        self._history = History(database, optuna_storage)
 
-    def sample(self, definition: StudyDefinition, study_id: int, trial_id: int) -> Sampled:
+    def sample(self, definition: StudyDefinition, row: sa.Row[Any], trial_id: int) -> Sampled:
         """Draws the parameters of a trial; writes none of them."""
-        with self._database.mutex(f"hpo/sample/{study_id}"), outages():
-            study = SearchStudy(definition, self._storage, study_id)
+        with self._database.mutex(f"hpo/sample/{row.study_id}"), outages():
+            study = self._study(definition, row)
             sampled = sample(study, self._storage.get_trial(trial_id))
         return Sampled(
             rows=[param_row(name, drawn) for name, drawn in sampled.drawn.items()],
@@ -48,23 +52,32 @@ class Search:
     def suggest(
         self,
         definition: StudyDefinition,
-        study_id: int,
+        row: sa.Row[Any],
         trial_id: int,
         name: str,
         parameter: Parameter,
         relative_params: Mapping[str, Choice],
     ) -> Drawn:
         """Draws one parameter for an objective that defines its space by running."""
-        with self._database.mutex(f"hpo/sample/{study_id}"), outages():
-            study = SearchStudy(definition, self._storage, study_id)
+        with self._database.mutex(f"hpo/sample/{row.study_id}"), outages():
+            study = self._study(definition, row)
             trial = self._storage.get_trial(trial_id)
             return suggest_one(study, trial, name, parameter, relative_params)
 
-    def decide(self, definition: StudyDefinition, study_id: int, trial_id: int) -> Decision:
+    def decide(self, definition: StudyDefinition, row: sa.Row[Any], trial_id: int) -> Decision:
         """The pruner's verdict on a trial after its newest report."""
         with outages():
-            study = SearchStudy(definition, self._storage, study_id)
+            study = self._study(definition, row)
             return decide(study, self._storage.get_trial(trial_id))
+
+    def importances(self, definition: StudyDefinition, row: sa.Row[Any], index: int) -> Importances:
+        """How much each parameter matters for one of the values. Raises TooFewTrials."""
+        with outages():
+            return importances(self._study(definition, row), index)
+
+    def _study(self, definition: StudyDefinition, row: sa.Row[Any]) -> SearchStudy:
+        """Optuna's view of a study as its row in hpo_study stands, without excluded trials."""
+        return SearchStudy(definition, self._history.of(row), row.study_id)
 
 
 def param_row(name: str, drawn: Drawn) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from optuna.storages import BaseStorage
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
+from storage.analysis import Analysis
 from storage.claims import Claims
 from storage.engine import Database
+from storage.enqueueing import Enqueueing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.optuna_storage import cached
@@ -31,6 +33,7 @@ from storage.schema import SchemaVersion
 from storage.search import Search
 from storage.settling import Settling
 from storage.studies import Studies
+from storage.trial_changes import TrialChanges
 from storage.trials import Trials
 from storage.workers import Workers
 
@@ -123,12 +126,16 @@ class Store:
         self._database = Database(url)
         self._optuna = cached(self._database)
         self._is_prepared = False
+        search = Search(self._database, self._optuna)
         self.workers = Workers(self._database, times)
         self.studies = Studies(self._database, self.workers)
         self.lifecycle = Lifecycle(self._database, self.studies)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
-        self.claims = Leased(self._database, Search(self._database, self._optuna), times)
+        self.enqueueing = Enqueueing(self._database)
+        self.trial_changes = TrialChanges(self._database)
+        self.analysis = Analysis(self._database, self.studies, search)
+        self.claims = Leased(self._database, search, times)
 
     def prepare(self) -> None:
         """Makes or upgrades the schema. Raises Unavailable, or SchemaMismatch with the cure."""

@@ -19,9 +19,11 @@ from hpo.trial import TrialState
 from storage import tables as t
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
+from storage.exclusions import is_result
 from storage.limits import is_over_time
 from storage.params import params_of
 from storage.records import BestTrial, Page, StudyRecord
+from storage.requests import fingerprint_of, once
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -31,6 +33,8 @@ UUID_KEY = "hpo:uuid"
 
 # What may change later: columns hold what is in force.
 CHANGEABLE = (*BUDGET_FIELDS, "priority")
+# What makes another version of a study: all that users can see and change, and not its trials.
+VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at")
 
 
 class Studies:
@@ -40,21 +44,35 @@ class Studies:
         self._database, self._workers = database, workers
 
     def create(
-        self, definition: StudyDefinition, *, given: frozenset[str]
+        self,
+        definition: StudyDefinition,
+        *,
+        given: frozenset[str],
+        key: str | None = None,
+        fingerprint: str = "",
     ) -> tuple[StudyRecord, bool]:
         """Creates a study, or finds the one of this name; the second value says which.
 
         Only the fields in `given` are compared with a study that exists. Raises StudyExists when
-        they differ, with both values of each. A grid has no more trials than cells.
+        they differ, with both values of each. A grid has no more trials than cells. A request that
+        comes again with its idempotency `key` is told once more that it has created the study.
         """
         cells = grid_cells(definition)
         if cells is not None and cells < definition.budget.n_trials:
             definition = replace(definition, budget=replace(definition.budget, n_trials=cells))
         new_uuid = str(uuid.uuid4())
+
+        def transaction(connection: sa.Connection) -> bool:
+            def make() -> dict[str, Any]:
+                return {"created": _create(connection, definition, given, new_uuid)}
+
+            answer = once(connection, key, "create_study", fingerprint, make)
+            return bool(answer["created"])
+
         try:
-            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+            created = self._database.write(transaction)
         except sa.exc.IntegrityError:  # another request created it a moment ago
-            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+            created = self._database.write(transaction)
         return self.get(definition.name), created
 
     def get(self, name: str) -> StudyRecord:
@@ -130,9 +148,15 @@ class Studies:
                 best=best.get(row.study_id),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
+                version=version_of(row),
             )
             records.append((row.id, record))
         return records
+
+
+def version_of(row: sa.Row[Any]) -> str:
+    """Tells whether a study has changed; its definition never does under one UUID."""
+    return fingerprint_of({name: getattr(row, name) for name in VERSIONED})[:32]
 
 
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
@@ -248,23 +272,19 @@ def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, Best
     """Of each study with one direction; trials that violate a constraint are not good at all."""
     trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
     second = t.directions.alias()
-    ours, study = t.hpo_trial.c, t.hpo_study.c
     maximize = directions.direction == StudyDirection.MAXIMIZE
     loss = sa.case((maximize, -values.value), else_=values.value)
     place = sa.func.row_number().over(partition_by=trials.study_id, order_by=(loss, trials.number))
     has_second = sa.exists().where(second.c.study_id == trials.study_id, second.c.objective == 1)
-    is_ours = sa.and_(ours.study_uuid == study.uuid, ours.number == trials.number)
     ranked = (
         sa.select(
             trials.study_id, trials.trial_id, trials.number, values.value, place.label("place")
         )
         .join(t.trial_values, values.trial_id == trials.trial_id)
         .join(t.directions, directions.study_id == trials.study_id)
-        .join(t.hpo_study, study.study_id == trials.study_id)
-        .outerjoin(t.hpo_trial, is_ours)
         .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE", ~has_second)
         .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
-        .where(ours.is_feasible.is_not(sa.false()))
+        .where(is_result())
         .subquery()
     )
     rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
@@ -285,6 +305,18 @@ def study_row(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> s
     """A row of hpo_study, with `is_over_time`."""
     select = sa.select(t.hpo_study, is_over_time().label("is_over_time")).where(condition)
     return connection.execute(select).one_or_none()
+
+
+def locked_study(connection: sa.Connection, name: str) -> sa.Row[Any]:
+    """The row of a study, read under its lock. Raises NotFound."""
+    named = t.hpo_study.c.name == name
+    found = study_row(connection, named)
+    if found is not None:
+        lock_study(connection, found.study_id)
+        found = study_row(connection, named)
+    if found is None:
+        raise NotFound(f"There is no study {name!r}.")
+    return found
 
 
 def row_and_definition(connection: sa.Connection, name: str) -> tuple[sa.Row[Any], StudyDefinition]:

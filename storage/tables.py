@@ -75,6 +75,8 @@ hpo_study = sa.Table(
     sa.Column("running_since", UtcDateTime),
     # Why a stopping study tells its trials to stop; null lets them come to their own end.
     sa.Column("stop_reason", sa.String(32)),
+    # Counts changes of what samplers and pruners may see, for those who keep it in memory.
+    sa.Column("history_revision", sa.Integer, nullable=False, default=0),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("ended_at", UtcDateTime),
 )
@@ -96,6 +98,18 @@ hpo_trial = sa.Table(
     sa.Column("is_feasible", sa.Boolean),
     # What the sampler drew for the whole trial, when the objective asks parameter by parameter.
     sa.Column("relative_params", sa.JSON(none_as_null=True)),
+    # False for an enqueued trial that was cancelled before it began: no part of the budget.
+    sa.Column("is_counted", sa.Boolean, nullable=False, default=True),
+)
+
+# Finished trials that are left out of best, history and analysis; another program's ones, too.
+hpo_exclusion = sa.Table(
+    "hpo_exclusion",
+    metadata,
+    sa.Column("study_uuid", _UUID, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("excluded_at", UtcDateTime, nullable=False),
 )
 
 hpo_lease = sa.Table(
@@ -112,6 +126,8 @@ hpo_lease = sa.Table(
     sa.Column("device", sa.String(64), nullable=False),
     sa.Column("acquired_at", UtcDateTime, nullable=False),
     sa.Column("acquired_until", UtcDateTime, nullable=False, index=True),
+    # Not null when this one trial is to end: its worker is told at the next report.
+    sa.Column("stop_reason", sa.String(32)),
 )
 
 hpo_attempt = sa.Table(
@@ -174,6 +190,17 @@ hpo_log = sa.Table(
     sa.Column("sequence", sa.Integer, nullable=False),
     sa.Column("text", sa.Text, nullable=False),
     sa.UniqueConstraint("study_uuid", "number", "attempt", "sequence"),
+)
+
+# Requests that came with an Idempotency-Key, for as long as they may come again.
+hpo_request = sa.Table(
+    "hpo_request",
+    metadata,
+    sa.Column("key", _NAME, primary_key=True),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("answer", sa.JSON(none_as_null=True)),
+    sa.Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
 # One row: when an API process last looked for expired leases. After a time in which none did,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +17,13 @@ from hpo.trial import Reason, TrialState, Verdict
 from storage import tables as t
 from storage.curves import steps_of
 from storage.engine import Database
+from storage.enqueueing import fixed_params_of
+from storage.exclusions import exclusions_of
 from storage.params import params_of
-from storage.records import AttemptRecord, CurvePoint, Page, TrialRecord
+from storage.records import AttemptRecord, CurvePoint, TrialRecord, TrialsPage
 from storage.remarks import constraints_of
 from storage.studies import row_and_definition
+from storage.trial_order import TrialFilter, TrialOrder, beyond, place_of, value_of
 
 
 class Trials:
@@ -35,21 +37,27 @@ class Trials:
         study_name: str,
         *,
         states: Collection[TrialState] = (),
+        wanted: TrialFilter | None = None,
+        order: TrialOrder | None = None,
         limit: int = 50,
-        after: int | None = None,
+        after: int | str | None = None,
         curves: bool = False,
-    ) -> Page[TrialRecord]:
-        """By ascending number, beyond `after`. Raises NotFound."""
+    ) -> TrialsPage:
+        """By ascending number unless `order` says otherwise, beyond `after`. Raises NotFound.
 
-        def read(connection: sa.Connection) -> Page[TrialRecord]:
+        Raises InvalidField for an `after` that no page in this order has given.
+        """
+        order = order or TrialOrder()
+        conditions = [beyond(order, after), *(wanted or TrialFilter()).conditions()]
+        if states:
+            conditions.append(t.trials.c.state.in_([state.value for state in states]))
+
+        def read(connection: sa.Connection) -> TrialsPage:
             study, _ = row_and_definition(connection, study_name)
-            conditions = [t.trials.c.number > (-1 if after is None else after)]
-            if states:
-                conditions.append(t.trials.c.state.in_([state.value for state in states]))
-            rows = _rows(connection, study, sa.and_(*conditions), limit + 1)
+            rows = _rows(connection, study, sa.and_(*conditions), limit + 1, order)
             records = _records(connection, study, rows[:limit], details=curves)
-            more = len(rows) > limit
-            return Page(items=records, next=records[-1].number if more else None)
+            following = place_of(order, rows[limit - 1]) if len(rows) > limit else None
+            return TrialsPage(items=records, next=following)
 
         return self._database.read(read)
 
@@ -58,7 +66,7 @@ class Trials:
 
         def read(connection: sa.Connection) -> TrialRecord:
             study, _ = row_and_definition(connection, study_name)
-            rows = _rows(connection, study, t.trials.c.number == number, 1)
+            rows = _rows(connection, study, t.trials.c.number == number, 1, TrialOrder())
             if not rows:
                 raise NotFound(f"There is no trial {study_name}/{number}.")
             return _records(connection, study, rows, details=True)[0]
@@ -67,7 +75,11 @@ class Trials:
 
 
 def _rows(
-    connection: sa.Connection, study: sa.Row[Any], condition: sa.ColumnElement[bool], limit: int
+    connection: sa.Connection,
+    study: sa.Row[Any],
+    condition: sa.ColumnElement[bool],
+    limit: int,
+    order: TrialOrder,
 ) -> Sequence[Any]:
     trial, ours, attempt = t.trials.c, t.hpo_trial.c, t.hpo_attempt.c
     select = (
@@ -78,10 +90,11 @@ def _rows(
             *(ours.n_attempts, ours.next_attempt_at, ours.told, ours.reason, ours.message),
             ours.is_feasible,
             *(attempt.worker_name, attempt.device),
+            order.key.label("sort_key"),
         )
         .select_from(_with_last_attempt(study))
         .where(trial.study_id == study.study_id, condition)
-        .order_by(trial.number)
+        .order_by(*order.clauses())
         .limit(limit)
     )
     return connection.execute(select).all()
@@ -114,13 +127,19 @@ def _records(
         _attrs(connection, ids),
         steps_of(connection, ids),
     )
+    numbers = [row.number for row in rows]
+    enqueued, excluded = fixed_params_of(connection, ids), exclusions_of(connection, study, numbers)
     records = [
-        _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]) for row in rows
+        replace(
+            _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]),
+            enqueued=enqueued.get(row.trial_id),
+            exclusion=excluded.get(row.number),
+        )
+        for row in rows
     ]
     records = _with_values(connection, study, rows, records)
     if not details:
         return records
-    numbers = [record.number for record in records]
     attempts = _attempts(connection, study.uuid, numbers)
     facts = _step_facts(connection, study.uuid, numbers)
     return [
@@ -144,7 +163,7 @@ def _record(
     return TrialRecord(
         number=row.number,
         state=state,
-        value=_value(row),
+        value=value_of(row),
         params=params,
         user_attrs=attrs,
         reason=None if row.reason is None else Reason(row.reason),
@@ -156,8 +175,8 @@ def _record(
         last_step=last_step,
         last_value=None if last_step is None else steps[last_step],
         prune=row.told["evidence"] if row.told and state is TrialState.PRUNED else None,
-        started_at=_aware(row.datetime_start),
-        ended_at=_aware(row.datetime_complete),
+        started_at=aware(row.datetime_start),
+        ended_at=aware(row.datetime_complete),
     )
 
 
@@ -193,19 +212,13 @@ def values_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, 
         .order_by(value.trial_id, value.objective)
     )
     for row in rows:
-        number = _value(row)
+        number = value_of(row)
         assert number is not None
         found[row.trial_id].append(number)
     return found
 
 
-def _value(row: Any) -> float | None:
-    kinds = {t.ValueType.INF_POS: math.inf, t.ValueType.INF_NEG: -math.inf}
-    value: float | None = kinds.get(row.value_type, row.value)
-    return value
-
-
-def _aware(time: dt.datetime | None) -> dt.datetime | None:
+def aware(time: dt.datetime | None) -> dt.datetime | None:
     """Optuna 5 stores naive UTC."""
     return None if time is None else time.replace(tzinfo=dt.UTC)
 

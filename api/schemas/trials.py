@@ -10,7 +10,16 @@ from pydantic import Field
 from api.schemas.base import MAX_INT, Query, Reply
 from hpo.numbers import strict
 from hpo.trial import Reason, TrialState, Verdict
-from storage.records import AttemptRecord, CurvePoint, LogLine, Page, TrialRecord
+from storage.records import (
+    AttemptRecord,
+    CurvePoint,
+    Exclusion,
+    LogLine,
+    Page,
+    TrialRecord,
+    TrialsPage,
+)
+from storage.trial_order import SortBy, TrialFilter, TrialOrder
 
 
 class CurvePointReply(Reply):
@@ -43,10 +52,22 @@ class AttemptReply(Reply):
         return cls.taken_from(record, worker=record.worker_name)
 
 
+class ExclusionReply(Reply):
+    reason: str
+    excluded_at: dt.datetime
+
+    @classmethod
+    def of(cls, exclusion: Exclusion) -> ExclusionReply:
+        return cls.taken_from(exclusion)
+
+
 class TrialReply(Reply):
     """A trial; `value` is null where the study has several directions, see `values`.
 
-    Lists leave `attempts` empty, and `curve` too unless they were asked for curves."""
+    Lists leave `attempts` empty, and `curve` too unless they were asked for curves. `enqueued`
+    holds the parameters that somebody asked for, `exclusion` says why a trial is left out of
+    best, history and analysis.
+    """
 
     number: int
     state: TrialState
@@ -66,6 +87,8 @@ class TrialReply(Reply):
     prune: dict[str, Any] | None
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
+    enqueued: dict[str, Any] | None
+    exclusion: ExclusionReply | None
     curve: list[CurvePointReply]
     attempts: list[AttemptReply]
 
@@ -78,27 +101,48 @@ class TrialReply(Reply):
             constraints=dict(record.constraints),
             worker=record.worker_name,
             prune=None if record.prune is None else strict(dict(record.prune)),
+            enqueued=None if record.enqueued is None else strict(dict(record.enqueued)),
+            exclusion=None if record.exclusion is None else ExclusionReply.of(record.exclusion),
             curve=[CurvePointReply.of(point) for point in record.curve],
             attempts=[AttemptReply.of(attempt) for attempt in record.attempts],
         )
 
 
 class TrialPage(Reply):
-    """Ascending numbers; `next` goes into `after` of the next request."""
+    """`next` goes into `after` of the next request, in the same order."""
 
     items: list[TrialReply]
-    next: int | None
+    next: int | str | None
 
     @classmethod
-    def of(cls, page: Page[TrialRecord]) -> TrialPage:
+    def of(cls, page: TrialsPage) -> TrialPage:
         return cls(items=[TrialReply.of(record) for record in page.items], next=page.next)
 
 
 class TrialQuery(Query):
+    """Trials without a value, a start or an end come last in the order of these, either way."""
+
     state: Annotated[list[TrialState], Field(default_factory=list)]
+    excluded: bool | None = None
+    awaiting_attempt: bool | None = None
+    min_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    max_value: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    sort: SortBy = SortBy.NUMBER
+    descending: bool = False
     limit: Annotated[int, Field(ge=1, le=500)] = 50
-    after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    after: Annotated[str, Field(max_length=100)] | None = None
     curves: bool = False
+
+    def to_filter(self) -> TrialFilter:
+        return TrialFilter(
+            excluded=self.excluded,
+            awaiting_attempt=self.awaiting_attempt,
+            min_value=self.min_value,
+            max_value=self.max_value,
+        )
+
+    def to_order(self) -> TrialOrder:
+        return TrialOrder(by=self.sort, descending=self.descending)
 
 
 class LogLineReply(Reply):
@@ -124,5 +168,9 @@ class LogPage(Reply):
 
 
 class LogQuery(Query):
+    """`tail` asks for the last lines; then there are no further pages."""
+
     limit: Annotated[int, Field(ge=1, le=1000)] = 1000
     after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    attempt: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    tail: Annotated[int, Field(ge=1, le=10_000)] | None = None

@@ -31,6 +31,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("token"),
     )
     op.create_table(
+        "hpo_exclusion",
+        sa.Column("study_uuid", sa.String(length=36), nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("excluded_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("study_uuid", "number"),
+    )
+    op.create_table(
         "hpo_lease",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
@@ -43,6 +51,7 @@ def upgrade() -> None:
         sa.Column("device", sa.String(length=64), nullable=False),
         sa.Column("acquired_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("acquired_until", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("stop_reason", sa.String(length=32), nullable=True),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
         sa.UniqueConstraint("claim_key"),
         sa.UniqueConstraint("token"),
@@ -72,6 +81,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(
+        "hpo_request",
+        sa.Column("key", sa.String(length=200), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("answer", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("key"),
+    )
+    with op.batch_alter_table("hpo_request") as batch_op:
+        batch_op.create_index(batch_op.f("ix_hpo_request_created_at"), ["created_at"], unique=False)
+
+    op.create_table(
         "hpo_study",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("uuid", sa.String(length=36), nullable=False),
@@ -91,6 +112,7 @@ def upgrade() -> None:
         sa.Column("ran_seconds", sa.Double(), nullable=False),
         sa.Column("running_since", sa.DateTime(timezone=True), nullable=True),
         sa.Column("stop_reason", sa.String(length=32), nullable=True),
+        sa.Column("history_revision", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
@@ -112,6 +134,7 @@ def upgrade() -> None:
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("is_feasible", sa.Boolean(), nullable=True),
         sa.Column("relative_params", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("is_counted", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
     )
     op.create_table(

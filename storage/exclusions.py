@@ -1,0 +1,91 @@
+"""Finished trials that their owner takes out of the results, and takes in again.
+
+An excluded trial stays visible and counted; best, samplers, pruners and analysis leave it out. It
+stands in our table, so plain Optuna still sees it. The study's `history_revision` counts the
+changes, so that every API process sees one at its next decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from storage import tables as t
+from storage.engine import db_now
+from storage.records import Exclusion
+
+
+def is_excluded() -> sa.ColumnElement[bool]:
+    """Whether a row of Optuna's trials is left out of the results of its study."""
+    excluded, study = t.hpo_exclusion.c, t.hpo_study.c
+    return sa.exists().where(
+        study.study_id == t.trials.c.study_id,
+        excluded.study_uuid == study.uuid,
+        excluded.number == t.trials.c.number,
+    )
+
+
+def is_result() -> sa.ColumnElement[bool]:
+    """Whether a row of Optuna's trials may be the best: not excluded, no constraint violated."""
+    ours, study = t.hpo_trial.c, t.hpo_study.c
+    is_infeasible = sa.exists().where(
+        study.study_id == t.trials.c.study_id,
+        ours.study_uuid == study.uuid,
+        ours.number == t.trials.c.number,
+        ours.is_feasible == sa.false(),
+    )
+    return sa.and_(~is_excluded(), ~is_infeasible)
+
+
+def excluded_ids(connection: sa.Connection, study: sa.Row[Any]) -> frozenset[int]:
+    """Optuna's ids of the excluded trials of a study."""
+    excluded, trial = t.hpo_exclusion.c, t.trials.c
+    select = (
+        sa.select(trial.trial_id)
+        .join(t.hpo_exclusion, excluded.number == trial.number)
+        .where(trial.study_id == study.study_id, excluded.study_uuid == study.uuid)
+    )
+    return frozenset(connection.execute(select).scalars())
+
+
+def exclude(connection: sa.Connection, study: sa.Row[Any], number: int, reason: str) -> None:
+    """Takes a trial out; again, it only changes the reason. The caller holds the study's lock."""
+    update = t.hpo_exclusion.update().where(_mine(study, number)).values(reason=reason)
+    if connection.execute(update).rowcount:
+        return
+    row = {"study_uuid": study.uuid, "number": number, "reason": reason, "excluded_at": db_now()}
+    connection.execute(t.hpo_exclusion.insert().values(row))
+    _revise(connection, study)
+
+
+def include(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
+    """Takes a trial in again. The caller holds the study's lock."""
+    if connection.execute(t.hpo_exclusion.delete().where(_mine(study, number))).rowcount:
+        _revise(connection, study)
+
+
+def exclusions_of(
+    connection: sa.Connection, study: sa.Row[Any], numbers: Sequence[int]
+) -> Mapping[int, Exclusion]:
+    """By number, those of the trials that are excluded."""
+    excluded = t.hpo_exclusion.c
+    select = sa.select(t.hpo_exclusion).where(
+        excluded.study_uuid == study.uuid, excluded.number.in_(numbers)
+    )
+    return {
+        row.number: Exclusion(reason=row.reason, excluded_at=row.excluded_at)
+        for row in connection.execute(select)
+    }
+
+
+def _mine(study: sa.Row[Any], number: int) -> sa.ColumnElement[bool]:
+    excluded = t.hpo_exclusion.c
+    return sa.and_(excluded.study_uuid == study.uuid, excluded.number == number)
+
+
+def _revise(connection: sa.Connection, study: sa.Row[Any]) -> None:
+    revision = t.hpo_study.c.history_revision
+    update = t.hpo_study.update().where(t.hpo_study.c.uuid == study.uuid)
+    connection.execute(update.values(history_revision=revision + 1))
