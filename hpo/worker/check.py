@@ -207,11 +207,12 @@ def _trial_for(
         raise ValueError(
             f"params: {', '.join(sorted(unknown))} not in the space; it has {', '.join(space)}"
         )
+    drawn = {name: link.suggest(name, parameter) for name, parameter in (space or {}).items()}
     return _WatchedTrial(
         link,
         study=path,
         number=0,
-        params={name: link.suggest(name, parameter) for name, parameter in (space or {}).items()},
+        params={**link.given, **drawn},
         settings={**described.settings, **settings},
         seed=seed,
         device=device,

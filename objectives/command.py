@@ -1,0 +1,207 @@
+"""Any program in any language as an objective: the way in for scripts that exist already.
+
+The worker names programs in a file (`--commands`), a study picks one by its setting `command`. The
+program gets the parameters as arguments and its folders and seed from the environment, and prints
+a line of JSON for each report: {"step": 0, "value": 0.9, "loss": 0.3}. The last report is the
+value, or a line without a step: {"value": 0.91}. What else it prints is the trial's log.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo.commands import COMMANDS_VARIABLE, Command, find_command, read_commands
+from hpo.documents import InvalidDocument
+from hpo.objective import Descriptor, Trial, TrialFailed, TrialPruned, TrialReleased
+from hpo.trial import Reason
+from hpo.worker.host import kernel_oom_kills, ran_out_of_memory
+from hpo.worker.outcome import exit_text
+from hpo.worker.program import Line, Program
+
+OURS = "HPO_"
+TAIL_CHARACTERS = 1_500
+# No number in JSON: null is what JavaScript writes for them, the texts are those of our REST.
+NON_FINITE = {
+    None: math.nan,
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
+
+
+class ProgramFailed(Exception):
+    """The program could not start, or said by its exit code that it failed."""
+
+
+def run(trial: Trial) -> float | None:
+    """Runs the command that the study names and reports what it prints."""
+    settings = dict(trial.settings)
+    command = find_command(os.environ.get(COMMANDS_VARIABLE), settings.pop("command", None))
+    facts = facts_of(trial)
+    arguments = command.arguments(trial.params, {**facts, **settings})
+    output, n_kills = Output(trial, command), kernel_oom_kills()
+    with start(command, arguments, environment(command, facts, os.environ)) as program:
+        for lines in program.lines():
+            output.take(lines)
+            if not program.is_asked and (trial.should_prune() or trial.should_stop):
+                program.ask_to_end(command.grace_seconds)
+    if trial.should_prune():
+        raise TrialPruned
+    # A program that obeys SIGTERM may end well all the same; its last report is no final value.
+    if trial.should_stop and (program.exit_code != 0 or output.final is None):
+        raise TrialReleased
+    if program.exit_code != 0:
+        is_host_full = ran_out_of_memory(n_kills, kernel_oom_kills())
+        raise failure(command, program.exit_code, output.tail, is_host_full=is_host_full)
+    if output.final is None and not output.n_reports:
+        line = json.dumps({command.step: 0, command.metric: 0.9})
+        message = f"{command}: it has printed no value, such as {line}"
+        raise TrialFailed(Reason.INVALID_RESULT, message)
+    return output.final
+
+
+def describe(environ: Mapping[str, str]) -> Descriptor:
+    """Says which commands this worker offers; space and direction are the study's to say.
+
+    The settings stay open: a template may have a placeholder for any.
+    """
+    offer = "none; start the worker with --commands FILE"
+    if file := environ.get(COMMANDS_VARIABLE):
+        try:
+            offer = ", ".join(read_commands(Path(file)))
+        except InvalidDocument as error:
+            offer = f"none; {error}"
+    return Descriptor(summary=f"Any program that the worker offers by the setting command: {offer}")
+
+
+run.descriptor = describe(os.environ)  # type: ignore[attr-defined]  # a function attribute
+
+
+def facts_of(trial: Trial) -> dict[str, Any]:
+    """What a program may know of its trial: placeholders, and variables in its environment."""
+    # An attempt that was lost early has left nothing; the one before it may have.
+    filled = [folder for folder in trial.resume_dirs if any(folder.iterdir())]
+    return {
+        "checkpoint_dir": str(trial.checkpoint_dir),
+        "resume_dir": str(filled[0]) if filled else "",
+        "seed": trial.seed,
+        "trial_number": trial.number,
+        "attempt": trial.attempt,
+        "study": trial.study,
+        "device": trial.device,
+    }
+
+
+def environment(
+    command: Command, facts: Mapping[str, Any], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of a program: the worker's without its settings, the trial's, the file's."""
+    # Python would not find the modules beside a script under PYTHONSAFEPATH, which is for us.
+    inherited = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(OURS) and name != "PYTHONSAFEPATH"
+    }
+    told = {f"{OURS}{name.upper()}": str(value) for name, value in facts.items() if value != ""}
+    # Into a pipe Python writes by the block: reports would come too late for any verdict.
+    return {**inherited, "PYTHONUNBUFFERED": "1", **told, **command.env}
+
+
+def start(command: Command, arguments: Sequence[str], env: Mapping[str, str]) -> Program:
+    """Starts a command. Raises ProgramFailed that says why it cannot."""
+    try:
+        return Program(arguments, cwd=command.cwd, env=env)
+    except (OSError, ValueError) as error:  # ValueError: text that is no Unicode
+        raise ProgramFailed(f"{command}: cannot start {arguments[0]!r}: {error}") from error
+
+
+def failure(command: Command, exit_code: int, tail: str, *, is_host_full: bool) -> Exception:
+    """How a trial fails whose program did; one killed from outside is tried again."""
+    last_lines = f"; its last lines:\n{tail}" if tail else ""
+    message = f"{command} {exit_text(exit_code)}{last_lines}"
+    if exit_text(exit_code) == "was killed by SIGKILL":
+        return TrialFailed(Reason.OUT_OF_MEMORY if is_host_full else Reason.LOST, message)
+    return ProgramFailed(message)
+
+
+class Output:
+    """Takes a program's lines: reports to the trial, all others to its log.
+
+    Attributes:
+        final: the value of a line without a step.
+        tail: the last of what went to the log.
+    """
+
+    def __init__(self, trial: Trial, command: Command) -> None:
+        self._trial, self._command = trial, command
+        self.n_reports = 0
+        self.final: float | None = None
+        self.tail = ""
+
+    def take(self, lines: Sequence[Line]) -> None:
+        """Raises ValueError for a report that cannot be one."""
+        for line in lines:
+            document = None if line.is_error else self._read(line.content)
+            if document is not None:
+                self._take_report(document)
+            else:
+                self._log(line)
+
+    def _read(self, content: bytes) -> dict[str, Any] | None:
+        """The document of a report; None for any other line."""
+        if not content.lstrip().startswith(b"{"):
+            return None
+        try:
+            document = json.loads(content)
+        except (ValueError, RecursionError):
+            return None
+        return document if self._command.metric in document else None
+
+    def _take_report(self, document: Mapping[str, Any]) -> None:
+        command, trial = self._command, self._trial
+        value = as_float(command, document, document[command.metric])
+        if command.step not in document:
+            self.final = value
+            return
+        step = document[command.step]
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"{command}: its step must be a whole number from 0 on: {document}")
+        if trial.should_prune():
+            return
+        if not self.n_reports and trial.resume_dirs and step > 0:
+            trial.start(step - 1)  # it goes on after the checkpoint of an earlier attempt
+        self.n_reports += 1
+        reserved = {command.metric, command.step, "value", "step"}
+        metrics = {
+            name: float(metric)
+            for name, metric in document.items()
+            if name not in reserved and is_number(metric)
+        }
+        trial.report(value, step, **metrics)
+
+    def _log(self, line: Line) -> None:
+        text = line.content.decode("utf-8", "replace")
+        stream = sys.stderr if line.is_error else sys.stdout
+        stream.write(text)
+        stream.flush()
+        self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
+
+
+def as_float(command: Command, document: Mapping[str, Any], value: Any) -> float:
+    """The value of a report. Raises ValueError that shows the line."""
+    if is_number(value):
+        return float(value)
+    if value is None or (isinstance(value, str) and value in NON_FINITE):
+        return NON_FINITE[value]
+    raise ValueError(f"{command}: its {command.metric} must be a number: {document}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a number that a float can hold."""
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1e308)
