@@ -177,8 +177,9 @@ def _check_template(template: str, before: Sequence[str]) -> None:
     is_code = is_code and bool(INTERPRETER.fullmatch(before[0]))
     if is_code and CODE_OPTION.fullmatch(before[-1]):
         raise ValueError(
-            f"{template!r} is code for {before[0]}, so a value in it could be run; hand values "
-            'over as arguments, such as [sh, -c, \'train "$1"\', sh, "--lr={lr}"]'
+            f"{template!r} is code for {before[0]}, so a value in it could be run; "
+            "write {{ and }} for plain braces, and hand values over "
+            'as arguments, such as [sh, -c, \'train "$1"\', sh, "--lr={lr}"]'
         )
 
 

@@ -22,7 +22,7 @@ from hpo.objective import Descriptor, Trial, TrialFailed, TrialPruned, TrialRele
 from hpo.trial import Reason
 from hpo.worker.host import kernel_oom_kills, ran_out_of_memory
 from hpo.worker.outcome import exit_text
-from hpo.worker.program import Line, Program
+from hpo.worker.program import Output, Program
 
 OURS = "HPO_"
 TAIL_CHARACTERS = 1_500
@@ -45,25 +45,26 @@ def run(trial: Trial) -> float | None:
     command = find_command(os.environ.get(COMMANDS_VARIABLE), settings.pop("command", None))
     facts = facts_of(trial)
     arguments = command.arguments(trial.params, {**facts, **settings})
-    output, n_kills = Output(trial, command), kernel_oom_kills()
+    listener, n_kills = Listener(trial, command), kernel_oom_kills()
     with start(command, arguments, environment(command, facts, os.environ)) as program:
-        for lines in program.lines():
-            output.take(lines)
+        for outputs in program.outputs():
+            for output in outputs:
+                listener.take(output)
             if not program.is_asked and (trial.should_prune() or trial.should_stop):
                 program.ask_to_end(command.grace_seconds)
     if trial.should_prune():
         raise TrialPruned
     # A program that obeys SIGTERM may end well all the same; its last report is no final value.
-    if trial.should_stop and (program.exit_code != 0 or output.final is None):
+    if trial.should_stop and (program.exit_code != 0 or listener.final is None):
         raise TrialReleased
     if program.exit_code != 0:
         is_host_full = ran_out_of_memory(n_kills, kernel_oom_kills())
-        raise failure(command, program.exit_code, output.tail, is_host_full=is_host_full)
-    if output.final is None and not output.n_reports:
+        raise failure(command, program.exit_code, listener.tail, is_host_full=is_host_full)
+    if listener.final is None and not listener.n_reports:
         line = json.dumps({command.step: 0, command.metric: 0.9})
         message = f"{command}: it has printed no value, such as {line}"
         raise TrialFailed(Reason.INVALID_RESULT, message)
-    return output.final
+    return listener.final
 
 
 def describe(environ: Mapping[str, str]) -> Descriptor:
@@ -130,8 +131,8 @@ def failure(command: Command, exit_code: int, tail: str, *, is_host_full: bool) 
     return ProgramFailed(message)
 
 
-class Output:
-    """Takes a program's lines: reports to the trial, all others to its log.
+class Listener:
+    """Hears a program: its reports go to the trial, all other lines to the trial's log.
 
     Attributes:
         final: the value of a line without a step.
@@ -144,21 +145,24 @@ class Output:
         self.final: float | None = None
         self.tail = ""
 
-    def take(self, lines: Sequence[Line]) -> None:
+    def take(self, output: Output) -> None:
         """Raises ValueError for a report that cannot be one."""
-        for line in lines:
-            document = None if line.is_error else self._read(line.content)
+        if output.is_error or b"{" not in output.content:  # a flood passes as a whole
+            self._log(output.content, is_error=output.is_error)
+            return
+        for line in output.content.splitlines(keepends=True):
+            document = self._read(line)
             if document is not None:
                 self._take_report(document)
             else:
-                self._log(line)
+                self._log(line, is_error=False)
 
-    def _read(self, content: bytes) -> dict[str, Any] | None:
+    def _read(self, line: bytes) -> dict[str, Any] | None:
         """The document of a report; None for any other line."""
-        if not content.lstrip().startswith(b"{"):
+        if not line.lstrip().startswith(b"{"):
             return None
         try:
-            document = json.loads(content)
+            document = json.loads(line)
         except (ValueError, RecursionError):
             return None
         return document if self._command.metric in document else None
@@ -185,9 +189,9 @@ class Output:
         }
         trial.report(value, step, **metrics)
 
-    def _log(self, line: Line) -> None:
-        text = line.content.decode("utf-8", "replace")
-        stream = sys.stderr if line.is_error else sys.stdout
+    def _log(self, content: bytes, *, is_error: bool) -> None:
+        text = content.decode("utf-8", "replace")
+        stream = sys.stderr if is_error else sys.stdout
         stream.write(text)
         stream.flush()
         self.tail = (self.tail + text)[-TAIL_CHARACTERS:]

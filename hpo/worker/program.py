@@ -1,4 +1,4 @@
-"""A program that a trial runs: its lines as they come, and its end with all that it has started.
+"""A program that a trial runs: its output as it comes, and its end with all that it has started.
 
 It stays in the process group of the trial's own process, so whatever ends the trial ends it too:
 the fork server kills the group and collects those that have left it.
@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, cast
 
 import psutil
 
 READ_BYTES = 65_536
-MAX_LINE_BYTES = 65_536  # longer ones come in pieces
+MAX_LINE_BYTES = 65_536  # longer ones are cut into pieces
 POLL_SECONDS = 0.2
 LINGER_SECONDS = 1.0  # for output that is left when a program has ended; others may hold its pipe
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """A line with its end, or a piece of a longer one."""
+class Output:
+    """Whole lines of one stream, or a piece of a line that is too long."""
 
     content: bytes
     is_error: bool
@@ -81,7 +81,7 @@ class Program:
 
     @property
     def exit_code(self) -> int:
-        """Negative for a signal; to be read after the last of the lines."""
+        """Negative for a signal; to be read after the last of the outputs."""
         assert self._process.returncode is not None
         return self._process.returncode
 
@@ -98,7 +98,7 @@ class Program:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
 
-    def lines(self) -> Iterator[list[Line]]:
+    def outputs(self) -> Iterator[list[Output]]:
         """What it has written, until it has ended; nothing now and then while it is silent."""
         while not self._has_ended():
             yield self._read(POLL_SECONDS)
@@ -107,7 +107,7 @@ class Program:
         give_up_at = self._clock() + LINGER_SECONDS
         while self._selector.get_map() and self._clock() < give_up_at:
             yield self._read(POLL_SECONDS)
-        yield [self._line(stream, rest) for stream, rest in self._begun.items() if rest]
+        yield [self._output(stream, rest) for stream, rest in self._begun.items() if rest]
 
     def _has_ended(self) -> bool:
         if not self._selector.get_map():  # it has closed its output: it is about to end
@@ -116,23 +116,23 @@ class Program:
         # A shell ends at once when it is asked, while what it has started writes a checkpoint.
         return self._process.poll() is not None and not any(map(_is_alive, self._asked))
 
-    def _read(self, seconds: float) -> list[Line]:
-        found: list[Line] = []
+    def _read(self, seconds: float) -> list[Output]:
+        found: list[Output] = []
         for key, _ in self._selector.select(seconds) if self._selector.get_map() else ():
-            stream = key.fileobj
-            assert not isinstance(stream, int)
+            stream = cast(IO[bytes], key.fileobj)
             piece = os.read(key.fd, READ_BYTES)
             if not piece:
                 self._selector.unregister(stream)
-            *whole, rest = (self._begun[stream] + piece).splitlines(keepends=True) or [b""]  # type: ignore[index]  # one of the two
-            if rest.endswith(b"\n") or len(rest) >= MAX_LINE_BYTES:
-                whole, rest = [*whole, rest], b""
-            self._begun[stream] = rest  # type: ignore[index]  # one of the two
-            found += [self._line(stream, content) for content in whole]
+            lines, end, rest = (self._begun[stream] + piece).rpartition(b"\n")
+            if len(rest) >= MAX_LINE_BYTES:
+                lines, end, rest = lines + end + rest, b"", b""
+            self._begun[stream] = rest
+            if lines or end:
+                found.append(self._output(stream, lines + end))
         return found
 
-    def _line(self, stream: object, content: bytes) -> Line:
-        return Line(content=content, is_error=stream is self._process.stderr)
+    def _output(self, stream: IO[bytes], content: bytes) -> Output:
+        return Output(content=content, is_error=stream is self._process.stderr)
 
     def _family(self) -> list[psutil.Process]:
         if self._process.returncode is not None:  # its number may be another's by now
