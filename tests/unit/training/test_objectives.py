@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from hpo.objective import TrialPruned, TrialReleased, descriptor_of, load_objective
 from hpo.space import space_from_json, space_to_json
 from hpo.trial import Verdict
+from hpo.worker.check import check_objective
 from objectives.digits import N_TRAIN, N_VALID, read_digits
 from objectives.images import DEBIAN_DIR, SimpleCNN, mlp, read_idx
 from objectives.resnet import ResNet18
@@ -46,6 +47,22 @@ def test_each_objective_describes_itself_in_json(path: str) -> None:
     assert descriptor.direction is not None
     assert json.loads(json.dumps(dict(descriptor.settings))) == dict(descriptor.settings)
     assert space_from_json(space_to_json(descriptor.space)) == dict(descriptor.space)
+
+
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        ("objectives.synthetic:quadratic", {}),
+        ("objectives.digits:mlp", {}),
+        pytest.param("objectives.images:mlp", {"train_size": 500}, marks=needs_fashion),
+        pytest.param("objectives.images:cnn", {"train_size": 500}, marks=needs_fashion),
+        ("objectives.resnet:finetune", {"width": 8, "train_size": 128}),
+    ],
+)
+def test_each_objective_passes_the_check(path: str, settings: Mapping[str, Any]) -> None:
+    report = check_objective(path, settings=settings)
+    assert report.is_fine, report
+    assert (report.ending.end, report.warnings) == ("pruned", ())
 
 
 def test_the_digits_have_the_space_of_the_article() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hpo.worker.check import check_objective
 from objectives import text
 from objectives.text import PACKAGES, collate, find_shards, read_shard, stdlib, words_of
 
@@ -47,6 +48,11 @@ def test_packages_are_told_apart(kit: Any, shards: Path) -> None:
     commonest = max(shares.values()) / valid.total()
     assert commonest < 0.4
     assert link.reports[-1].value >= 0.7
+
+
+def test_it_passes_the_check(shards: Path) -> None:
+    report = check_objective("objectives.text:stdlib", settings={"data_dir": str(shards)})
+    assert (report.ending.end, report.warnings) == ("pruned", ()), report
 
 
 @pytest.mark.parametrize("n_workers", [0, 2])
