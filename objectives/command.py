@@ -52,19 +52,20 @@ def run(trial: Trial) -> float | None:
                 listener.take(output)
             if not program.is_asked and (trial.should_prune() or trial.should_stop):
                 program.ask_to_end(command.grace_seconds)
-    if trial.should_prune():
-        raise TrialPruned
-    # A program that obeys SIGTERM may end well all the same; its last report is no final value.
-    if trial.should_stop and (program.exit_code != 0 or listener.final is None):
-        raise TrialReleased
+    # One that obeys SIGTERM may end well all the same; its last report is no final value then.
+    obey(trial, is_done=program.exit_code == 0 and listener.final is not None)
     if program.exit_code != 0:
         is_host_full = ran_out_of_memory(n_kills, kernel_oom_kills())
         raise failure(command, program.exit_code, listener.tail, is_host_full=is_host_full)
-    if listener.final is None and not listener.n_reports:
-        line = json.dumps({command.step: 0, command.metric: 0.9})
-        message = f"{command}: it has printed no value, such as {line}"
-        raise TrialFailed(Reason.INVALID_RESULT, message)
-    return listener.final
+    return listener.value()
+
+
+def obey(trial: Trial, *, is_done: bool) -> None:
+    """Ends the trial as its verdict says; a program that was done has the last word on a pause."""
+    if trial.should_prune():
+        raise TrialPruned
+    if trial.should_stop and not is_done:
+        raise TrialReleased
 
 
 def describe(environ: Mapping[str, str]) -> Descriptor:
@@ -141,9 +142,17 @@ class Listener:
 
     def __init__(self, trial: Trial, command: Command) -> None:
         self._trial, self._command = trial, command
-        self.n_reports = 0
+        self._n_reports = 0
         self.final: float | None = None
         self.tail = ""
+
+    def value(self) -> float | None:
+        """The final value; None when a report is to be it. Raises TrialFailed without either."""
+        if self.final is None and not self._n_reports:
+            line = json.dumps({self._command.step: 0, self._command.metric: 0.9})
+            message = f"{self._command}: it has printed no value, such as {line}"
+            raise TrialFailed(Reason.INVALID_RESULT, message)
+        return self.final
 
     def take(self, output: Output) -> None:
         """Raises ValueError for a report that cannot be one."""
@@ -174,20 +183,18 @@ class Listener:
             self.final = value
             return
         step = document[command.step]
-        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        if type(step) is not int or step < 0:
             raise ValueError(f"{command}: its step must be a whole number from 0 on: {document}")
         if trial.should_prune():
             return
-        if not self.n_reports and trial.resume_dirs and step > 0:
+        if not self._n_reports and trial.resume_dirs and step > 0:
             trial.start(step - 1)  # it goes on after the checkpoint of an earlier attempt
-        self.n_reports += 1
-        reserved = {command.metric, command.step, "value", "step"}
-        metrics = {
-            name: float(metric)
-            for name, metric in document.items()
-            if name not in reserved and is_number(metric)
-        }
-        trial.report(value, step, **metrics)
+        self._n_reports += 1
+        trial.report(value, step, **self._metrics(document))
+
+    def _metrics(self, document: Mapping[str, Any]) -> dict[str, float]:
+        others = document.keys() - {self._command.metric, self._command.step, "value", "step"}
+        return {name: float(document[name]) for name in others if is_number(document[name])}
 
     def _log(self, content: bytes, *, is_error: bool) -> None:
         text = content.decode("utf-8", "replace")

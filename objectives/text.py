@@ -161,15 +161,27 @@ def find_shards(data_dir: str | None) -> Path:
         return folder
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "hpo" / f"stdlib-{sys.version_info.major}.{sys.version_info.minor}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as part:
-            write_shards(Path(part) / "whole")
-            try:
-                (Path(part) / "whole").rename(folder)
-            except OSError:  # another trial was faster
-                assert folder.is_dir()
+    try:
+        if not folder.is_dir():
+            write_once(folder)
+    except OSError as error:
+        raise OSError(
+            f"the shards cannot be written to {folder} ({error}); write them elsewhere, python -m "
+            "objectives.text FOLDER, and name the folder by the setting data_dir"
+        ) from None
     return folder
+
+
+def write_once(folder: Path) -> None:
+    """Writes the shards aside and moves them, so that no trial finds a part of them."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as part:
+        write_shards(Path(part) / "whole")
+        try:
+            (Path(part) / "whole").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another trial was faster
+                raise
 
 
 def write_shards(folder: Path) -> None:

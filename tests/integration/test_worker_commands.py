@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,14 +20,21 @@ from tests.worker_kit import CODE, await_end, await_file, working
 RUN = "objectives.command:run"
 
 
+@contextmanager
+def children_with(commands: Path | None) -> Iterator[Children]:
+    """Children of a worker with such a file; their server imports nothing."""
+    options = WorkerOptions(url="http://127.0.0.1:1", commands=commands, isolation="spawn")
+    children = Children(options, n_threads=1)
+    try:
+        yield children
+    finally:
+        children.close()
+
+
 @pytest.fixture(scope="module")
 def lenders() -> Iterator[Children]:
-    """Children of a worker that lends programs; their server imports nothing."""
-    file = CODE / "commands.yaml"
-    options = WorkerOptions(url="http://127.0.0.1:1", commands=file, isolation="spawn")
-    children = Children(options, n_threads=1)
-    yield children
-    children.close()
+    with children_with(CODE / "commands.yaml") as children:
+        yield children
 
 
 def offer(service: FakeService, command: str, attempt: int = 1, **members: object) -> Document:
@@ -105,11 +113,12 @@ def test_a_lost_lease_ends_the_program(
             await_end(pid)
 
 
-def test_a_worker_without_a_file_says_how_to_name_one(
-    service: FakeService, children: Children, tmp_path: Path
-) -> None:
+def test_a_worker_without_a_file_says_how_to_name_one(service: FakeService, tmp_path: Path) -> None:
     offer(service, "counts")
-    with working(service, children, tmp_path, allow=("objectives.*",)):
+    with (
+        children_with(None) as children,
+        working(service, children, tmp_path, allow=("objectives.*",)),
+    ):
         failed = service.wait_for("fail")
     assert failed["reason"] == "objective_error"
     assert "hpo worker --commands" in failed["message"]

@@ -114,6 +114,18 @@ def test_all_other_lines_are_the_log(
     assert captured.err == '{"value": 2}\n'
 
 
+def test_a_report_may_come_in_pieces_but_not_without_end(kit: Any, offer: Offer) -> None:
+    endless = program.MAX_LINE_BYTES * 2
+    offer(
+        sh="printf '{\"step\":0,'; sleep 0.3; printf '\"value\":1}\\n'; "
+        f'printf \'{{"step":1,"value":2,"x":"%{endless}s"}}\\n\' \'\'; '
+        'echo \'{"step":2,"value":3}\''
+    )
+    trial, link = kit.trial(command="it")
+    run(trial)
+    assert link.values == [(0, 1.0), (2, 3.0)]
+
+
 def test_a_step_twice_is_reported_twice(kit: Any, offer: Offer) -> None:
     offer(sh=("""for v in 1 1 2; do echo '{"step":0,"value":'$v'}'; done"""))
     trial, link = kit.trial(command="it")

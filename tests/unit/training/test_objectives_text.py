@@ -108,3 +108,12 @@ def test_shards_are_made_once_a_machine(
     assert find_shards(None) == find_shards(None)
     assert len(made) == 1
     assert [path.name for path in (tmp_path / "hpo").iterdir()] == [find_shards(None).name]
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_a_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=r"python -m objectives.text FOLDER.*data_dir"):
+        find_shards(None)
