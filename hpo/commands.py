@@ -120,7 +120,7 @@ def find_command(file: str | None, name: Any) -> Command:
             "hpo worker --commands commands.yaml"
         )
     commands = read_commands(Path(file))
-    if name not in commands:
+    if not isinstance(name, str) or name not in commands:
         raise ValueError(
             f"command {name!r} is not in {file}; known: {', '.join(commands)}. "
             "A study names it by the setting command"

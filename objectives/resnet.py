@@ -141,8 +141,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except RuntimeError as error:  # of another width
         raise ValueError(f"{path} does not fit: {error}") from None
     if unknown or set(missing) != {"fc.weight", "fc.bias"}:
-        strange = ", ".join([*unknown, *(name for name in missing if not name.startswith("fc."))])
-        raise ValueError(f"{path} holds no ResNet-18; missing or unknown there: {strange}")
+        strange = [*unknown, *(name for name in missing if not name.startswith("fc."))]
+        names = ", ".join(strange[:5]) + ", …" * (len(strange) > 5)
+        raise ValueError(f"{path} holds no ResNet-18; missing or unknown there: {names}")
 
 
 def freeze(model: nn.Module) -> None:

@@ -137,8 +137,9 @@ def test_a_command_is_found_or_the_known_ones_are_named(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("train: {run: [p]}\nother: {run: [p]}")
     assert find_command(str(file), "other").name == "other"
-    with pytest.raises(ValueError, match=r"'x' is not in .*c.yaml; known: train, other"):
-        find_command(str(file), "x")
+    for stranger in ("x", None, ["train"]):
+        with pytest.raises(ValueError, match=r" is not in .*c.yaml; known: train, other"):
+            find_command(str(file), stranger)
     for nothing in (None, ""):
         with pytest.raises(ValueError, match=r"hpo worker --commands"):
             find_command(nothing, "train")
