@@ -17,6 +17,10 @@ import yaml
 from hpo.errors import HpoError
 from hpo.numbers import strict
 
+STUDY_EXAMPLE = (
+    "a study document, such as\n"
+    "  name: first\n  objective: objectives.synthetic:quadratic\n  n_trials: 20"
+)
 PLAIN_VALUES = {
     "null": (r"null|~|", [*"n~", ""]),
     "bool": (r"true|false", [*"tf"]),
@@ -29,7 +33,7 @@ PLAIN_VALUES = {
 
 
 class InvalidDocument(HpoError):
-    """A document that cannot be read as a study."""
+    """A document that cannot be read as what it should be."""
 
 
 class DocumentLoader(yaml.SafeLoader):
@@ -62,7 +66,7 @@ def read_document(path: Path) -> dict[str, Any]:
     return parse_document(text, source="standard input" if str(path) == "-" else str(path))
 
 
-def parse_document(text: str, *, source: str) -> dict[str, Any]:
+def parse_document(text: str, *, source: str, example: str = STUDY_EXAMPLE) -> dict[str, Any]:
     """Reads one mapping. Raises InvalidDocument that names the line at fault."""
     try:
         document = yaml.load(text, DocumentLoader)
@@ -72,10 +76,7 @@ def parse_document(text: str, *, source: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise InvalidDocument(f"{source}: {error}") from None
     if not isinstance(document, dict):
-        raise InvalidDocument(
-            f"{source}: must hold a study document, such as\n"
-            "  name: first\n  objective: objectives.synthetic:quadratic\n  n_trials: 20"
-        )
+        raise InvalidDocument(f"{source}: must hold {example}")
     read: dict[str, Any] = strict(document)
     return read
 

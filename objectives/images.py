@@ -1,4 +1,4 @@
-"""Clothes in 28x28 pixels: a convolutional net on Fashion-MNIST, read from its own IDX files."""
+"""Clothes in 28x28 pixels: two nets on Fashion-MNIST, which is read from its own IDX files."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from hpo.study import Direction
 from hpo.training import Split, TrainingObjective, make_optimizer
 
 DEBIAN_DIR = Path("/usr/share/datasets/fashion-mnist")
-N_CLASSES = 10
+IMAGE_SIZE, N_CLASSES = 28, 10
 # IDX: two zero bytes, the type of the elements (8: unsigned byte), the number of dimensions.
 IDX_UNSIGNED_BYTE = b"\x00\x00\x08"
 
 
 class SimpleCNN(nn.Module):
-    """Two convolutions with pooling, two linear layers."""
+    """Two convolutions with pooling, then one linear layer."""
 
-    def __init__(self, channels: int, dropout: float) -> None:
+    def __init__(
+        self, channels: int, *, n_inputs: int = 1, image_size: int = IMAGE_SIZE, dropout: float = 0
+    ) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, channels, 3, padding=1),
+            nn.Conv2d(n_inputs, channels, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(channels, 2 * channels, 3, padding=1),
@@ -38,38 +40,26 @@ class SimpleCNN(nn.Module):
             nn.MaxPool2d(2),
             nn.Flatten(),
         )
+        # Each of the two poolings halves the sides: 28 pixels become 7, 32 become 8.
         self.classifier = nn.Sequential(
-            nn.Linear(2 * channels * 7 * 7, 128),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(128, N_CLASSES),
+            nn.Dropout(dropout), nn.Linear(2 * channels * (image_size // 4) ** 2, N_CLASSES)
         )
 
-    def forward(self, images_B1HW: torch.Tensor) -> torch.Tensor:
-        # B batch, H height, W width
-        return self.classifier(self.features(images_B1HW))  # type: ignore[no-any-return]  # nn.Module
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        # B batch, C colours, H height, W width
+        return self.classifier(self.features(images_BCHW))  # type: ignore[no-any-return]  # nn.Module
 
 
-class FashionCNN(TrainingObjective):
-    """A small convolutional net on Fashion-MNIST; needs the data set's files (`data_dir`)."""
+class Clothes(TrainingObjective):
+    """What the nets share: data, loss and metric. Needs the data set's files (`data_dir`)."""
 
-    space: ClassVar[Space] = {
-        "lr": FloatRange(low=1e-4, high=1e-1, log=True),
-        "dropout": FloatRange(low=0.0, high=0.5),
-        "channels": IntRange(low=8, high=16, step=4),
-    }
     direction = Direction.MAXIMIZE
     metric = "accuracy"
     settings: ClassVar[Mapping[str, Any]] = {
-        "epochs": 3,
-        "channels_last": True,  # four times the steps a second under bf16
         "train_size": 10_000,
         "valid_size": 2_000,
         "data_dir": None,
     }
-
-    def model(self, params: Mapping[str, Any]) -> nn.Module:
-        return SimpleCNN(params["channels"], params["dropout"])
 
     def data(self, params: Mapping[str, Any]) -> Split:
         folder = find_data(params["data_dir"])
@@ -81,10 +71,30 @@ class FashionCNN(TrainingObjective):
         )
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        # The negative log-likelihood. A net that ends in LogSoftmax, for nll_loss, would compute
+        # it in half precision under autocast on a CPU; here the loss gets logits in fp32.
         return functional.cross_entropy(output, target)
 
     def metrics(self, output: torch.Tensor, target: torch.Tensor) -> Mapping[str, torch.Tensor]:
         return {"accuracy": output.argmax(dim=1) == target}
+
+
+class FashionCNN(Clothes):
+    """A small convolutional net on Fashion-MNIST; needs the data set's files (`data_dir`)."""
+
+    space: ClassVar[Space] = {
+        "lr": FloatRange(low=1e-4, high=1e-1, log=True),
+        "dropout": FloatRange(low=0.0, high=0.5),
+        "channels": IntRange(low=8, high=16, step=4),
+    }
+    settings: ClassVar[Mapping[str, Any]] = {
+        **Clothes.settings,
+        "epochs": 3,
+        "channels_last": True,  # four times the steps a second under bf16
+    }
+
+    def model(self, params: Mapping[str, Any]) -> nn.Module:
+        return SimpleCNN(params["channels"], dropout=params["dropout"])
 
     def optimizer(
         self, parameters: Iterator[nn.Parameter], params: Mapping[str, Any]
@@ -92,7 +102,35 @@ class FashionCNN(TrainingObjective):
         return make_optimizer(torch.optim.Adam, parameters, lr=params["lr"])
 
 
+class FashionMLP(Clothes):
+    """The net 784-128-64-10 of many a first lesson, with SGD, on Fashion-MNIST (`data_dir`)."""
+
+    space: ClassVar[Space] = {
+        "lr": FloatRange(low=1e-3, high=1.0, log=True),
+        "momentum": FloatRange(low=0.0, high=0.95),
+    }
+    settings: ClassVar[Mapping[str, Any]] = {**Clothes.settings, "epochs": 5, "batch_size": 64}
+
+    def model(self, params: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(IMAGE_SIZE**2, 128),
+            nn.ReLU(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+            nn.Linear(64, N_CLASSES),
+        )
+
+    def optimizer(
+        self, parameters: Iterator[nn.Parameter], params: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        return make_optimizer(
+            torch.optim.SGD, parameters, lr=params["lr"], momentum=params["momentum"]
+        )
+
+
 cnn = FashionCNN()
+mlp = FashionMLP()
 
 
 def find_data(data_dir: str | None) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
-from hpo.cli.options import DEFAULT_URL, AsJson, Code, Settings, Url, pairs
+from hpo.cli.options import DEFAULT_URL, AsJson, Code, Commands, Settings, Url, pairs
 from hpo.errors import HpoError
 from hpo.study import check_objective_path
 
@@ -28,6 +29,7 @@ def check(
     path: Path,
     code: Code = None,
     settings: Settings = None,
+    commands: Commands = None,
     param: Param = None,
     steps: Steps = 2,
     seed: Seed = 0,
@@ -41,11 +43,15 @@ def check(
     Examples:
       hpo objective check objectives.digits:mlp
       hpo objective check my_models:train --code ./my_project --param lr=0.01 --set epochs=3
+      hpo objective check objectives.command:run --commands programs.yaml --set command=train
     """
+    from hpo.commands import COMMANDS_VARIABLE
     from hpo.documents import plain_value
     from hpo.worker.check import check_objective
 
     check_objective_path(path)
+    if commands is not None:
+        os.environ[COMMANDS_VARIABLE] = str(commands)  # as a worker tells its trials
     report = check_objective(
         path,
         code=code,

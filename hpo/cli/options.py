@@ -17,6 +17,15 @@ def _check_url(url: str) -> str:
     return url
 
 
+def _check_commands(file: Path | None) -> Path | None:
+    if file is not None:
+        from hpo.commands import read_commands
+
+        read_commands(file)  # a mistake in it ends the command, not the trials
+        return file.resolve()
+    return None
+
+
 Url = Annotated[
     str, typer.Option(envvar="HPO_URL", callback=_check_url, help="Address of the API.")
 ]
@@ -58,6 +67,17 @@ Allow = Annotated[
         metavar="PATTERN",
         help="Modules that studies may name, such as 'my_models.*'; give it once for each. "
         "Default: objectives.*",
+    ),
+]
+Commands = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HPO_COMMANDS",
+        exists=True,
+        dir_okay=False,
+        callback=_check_commands,
+        metavar="FILE",
+        help="YAML file of the programs that studies of objectives.command:run may name.",
     ),
 ]
 DashboardWrites = Annotated[

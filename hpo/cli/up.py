@@ -12,6 +12,7 @@ from hpo.cli.options import (
     DEFAULT_URL,
     Allow,
     Code,
+    Commands,
     DashboardWrites,
     Devices,
     EndWithParent,
@@ -42,6 +43,7 @@ def up(
     code: Code = None,
     allow: Allow = None,
     settings: Settings = None,
+    commands: Commands = None,
     dashboard_writes: DashboardWrites = False,
     grace_seconds: GraceSeconds = 30.0,
     with_parent: EndWithParent = False,
@@ -62,7 +64,12 @@ def up(
         data=prepared(data),
         port=choose_port(port),
         worker=worker_arguments(
-            slots=slots, devices=devices, code=code, allow=allow, settings=settings
+            slots=slots,
+            devices=devices,
+            code=code,
+            allow=allow,
+            settings=settings,
+            commands=commands,
         ),
         dashboard_writes=dashboard_writes,
         grace_seconds=grace_seconds,
@@ -88,9 +95,15 @@ def worker_arguments(
     code: Path | None = None,
     allow: list[str] | None = None,
     settings: list[str] | None = None,
+    commands: Path | None = None,
 ) -> list[str]:
     """The options of `up` that are the worker's, as its command line reads them."""
-    single = {"--slots": slots, "--devices": devices, "--code": code and code.resolve()}
+    single = {
+        "--slots": slots,
+        "--devices": devices,
+        "--code": code and code.resolve(),
+        "--commands": commands,
+    }
     repeated = {"--allow": allow or (), "--set": settings or ()}
     return [
         *(text for name, value in single.items() if value for text in (name, str(value))),

@@ -11,11 +11,17 @@ from torch import nn
 
 
 def make_optimizer(
-    kind: Callable[..., torch.optim.Optimizer], parameters: Iterable[nn.Parameter], **options: Any
+    kind: Callable[..., torch.optim.Optimizer],
+    parameters: Iterable[nn.Parameter | dict[str, Any]],
+    **options: Any,
 ) -> torch.optim.Optimizer:
-    """An optimizer of this kind, fused where its parameters lie on a GPU and it has such a form."""
+    """An optimizer of this kind, fused where its parameters lie on a GPU and it has such a form.
+
+    `parameters` may be groups, as torch's optimizers take them: {"params": a list, "lr": …}.
+    """
     held = list(parameters)
-    if may_fuse(kind, {parameter.device.type for parameter in held}):
+    groups = [each["params"] if isinstance(each, dict) else [each] for each in held]
+    if may_fuse(kind, {parameter.device.type for group in groups for parameter in group}):
         options = {"fused": True, **options}
     return kind(held, **options)
 

@@ -216,7 +216,7 @@ def _trial_for(
         link,
         study=path,
         number=0,
-        params=_draw_all(link, space or {}),
+        params={**link.given, **_draw_all(link, space or {})},
         settings={**described.settings, **settings},
         seed=seed,
         device=device,

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpo.commands import COMMANDS_VARIABLE
 from hpo.errors import HpoError
 from hpo.version import __version__
 from hpo.worker.forkserver import MAX_REQUEST_BYTES, signal_group
@@ -74,6 +75,8 @@ class Children:
     def __init__(self, options: WorkerOptions, *, n_threads: int) -> None:
         self._options = options
         self._environment = child_environment(os.environ, n_threads)
+        if options.commands is not None:
+            self._environment[COMMANDS_VARIABLE] = str(options.commands.resolve())
         self._isolation = options.isolation
         self._server: ServerProcess | None = None
         self._starting = threading.Lock()

@@ -19,7 +19,8 @@ class WorkerOptions:
 
     `devices` is "auto", "cpu" or a list such as "0,1"; `slots_per_device` counts the trials that
     share a GPU, `slots` caps the total. `allow` holds fnmatch patterns for module names, `settings`
-    node-local values in YAML that override those of a study.
+    node-local values in YAML that override those of a study, `commands` the file of programs that
+    `objectives.command:run` may run.
     """
 
     url: str
@@ -29,6 +30,7 @@ class WorkerOptions:
     code: Path | None = None
     allow: tuple[str, ...] = DEFAULT_ALLOW
     preload: tuple[str, ...] = ()
+    commands: Path | None = None
     python: str | None = None
     isolation: Isolation = "forkserver"
     checkpoints: Path = Path("checkpoints")

@@ -124,13 +124,35 @@ def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
 
 
 def test_up_hands_its_options_to_the_worker(parse_command: Call, tmp_path: Path) -> None:
+    commands = tmp_path / "commands.yaml"
+    commands.write_text("train: {run: [train]}")
     words = worker_arguments(
-        slots=3, devices="0,1", code=tmp_path, allow=["mine", "mine.*"], settings=["a=1", "b=c d"]
+        slots=3,
+        devices="0,1",
+        code=tmp_path,
+        allow=["mine", "mine.*"],
+        settings=["a=1", "b=c d"],
+        commands=commands,
     )
     read = parse_command(["hpo", "worker", *words])
+    assert read["commands"] == commands
     assert (read["slots"], read["devices"], read["code"]) == (3, "0,1", tmp_path)
     assert list(read["allow"]) == ["mine", "mine.*"]
     assert list(read["settings"]) == ["a=1", "b=c d"]
+
+
+@pytest.mark.parametrize(
+    "words", [["up"], ["worker"], ["objective", "check", "objectives.command:run"]]
+)
+def test_a_mistake_in_the_file_of_commands_ends_the_command(
+    hpo_command: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tmp_path / "commands.yaml").write_text("train: {run: [sh, -c, 'train {lr}']}")
+    monkeypatch.chdir(tmp_path)
+    answer = hpo_command(*words, "--commands", "commands.yaml")
+    assert answer.code == 1
+    assert "command 'train': run: 'train {lr}' is code for sh" in answer.err
+    assert not (tmp_path / "hpo-data").exists()
 
 
 def test_settings_come_from_the_environment(

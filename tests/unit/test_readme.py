@@ -19,10 +19,12 @@ from fastapi.testclient import TestClient
 from api.app import create_app
 from hpo.cli import app
 from hpo.documents import parse_document
-from hpo.objective import descriptor_of
+from hpo.objective import Trial, descriptor_of
 from hpo.search import PRUNERS, SAMPLERS
 from hpo.space import space_to_json
 from hpo.version import PROTOCOL_VERSION, __version__
+from hpo.worker.describe import find_objectives
+from objectives.command import facts_of
 from objectives.synthetic import quadratic
 from storage.store import open_store
 
@@ -35,6 +37,12 @@ OTHERS = {"source", "docker", "echo"}  # what belongs to the shell or to an engi
 def blocks(language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def block_with(language: str, text: str) -> str:
+    """The block of a language that holds a text."""
+    (found,) = (block for block in blocks(language) if text in block)
+    return found
 
 
 def command_lines() -> list[list[str]]:
@@ -57,6 +65,15 @@ def test_every_program_in_the_readme_is_looked_at_below() -> None:
     assert {words[0] for words in COMMAND_LINES} - OTHERS == {"hpo", "curl", "make", "pip"}
 
 
+def write_scripts(folder: Path) -> None:
+    """The files of "Existing scripts"."""
+    scripts = folder / "my_scripts"
+    scripts.mkdir()
+    (scripts / "train.py").write_text(block_with("python", "argparse"), encoding="utf-8")
+    (scripts / "commands.yaml").write_text(block_with("yaml", "run: ["), encoding="utf-8")
+    (folder / "script.yaml").write_text(block_with("yaml", "command: train"), encoding="utf-8")
+
+
 @pytest.mark.parametrize("words", lines_of("hpo"))
 def test_hpo_commands_parse(
     words: list[str],
@@ -65,6 +82,7 @@ def test_hpo_commands_parse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "my_project").mkdir()
+    write_scripts(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert parse_command(words) is not None
 
@@ -143,7 +161,7 @@ def test_the_five_curl_lines_are_answered(client: TestClient) -> None:
 
 
 def test_the_study_document_is_accepted_as_it_stands(client: TestClient) -> None:
-    (text,) = blocks("yaml")
+    text = block_with("yaml", "name: digits-2")
     document = parse_document(text, source="README.md")
     answer = client.post("/v1/studies", json=document)
     assert answer.status_code == 201, answer.text
@@ -155,6 +173,21 @@ def test_the_study_document_is_accepted_as_it_stands(client: TestClient) -> None
             if isinstance(document[field], dict)
             else shown[field] == document[field]
         )
+
+
+def test_the_study_of_a_script_is_accepted(client: TestClient) -> None:
+    document = parse_document(block_with("yaml", "command: train"), source="README.md")
+    answer = client.post("/v1/studies", json=document)
+    assert answer.status_code == 201, answer.text
+
+
+def test_the_built_in_objectives_are_the_ones_that_exist() -> None:
+    listed = re.findall(r"^\| \[`(objectives\.\w+:\w+)`\]\((\S+)\)", README, flags=re.MULTILINE)
+    offered, skipped = find_objectives(("objectives.*",), None)
+    assert skipped == {}
+    assert {path for path, _ in listed} == {offer["objective"] for offer in offered}
+    for path, link in listed:
+        assert link == path.partition(":")[0].replace(".", "/") + ".py"
 
 
 def test_changes_of_a_study_are_the_ones_that_exist(
@@ -202,6 +235,14 @@ class TestSettings:
         read = {name for source in sources for name in re.findall(r"\bHPO_[A-Z_]*[A-Z]", source)}
         assert read == {variable for variable, _, _ in self.ROWS}
 
+    def test_programs_are_told_what_the_readme_says(self, tmp_path: Path) -> None:
+        link: Any = None
+        trial = Trial(link, study="script", number=0, checkpoint_dir=tmp_path)
+        told = {f"HPO_{name.upper()}" for name in facts_of(trial)}
+        section = README[README.index("## Existing scripts") : README.index("## Workers on other")]
+        rows = re.findall(r"^\| (`HPO_[^|]*) \|", section, flags=re.MULTILINE)
+        assert told == {name for row in rows for name in re.findall(r"HPO_\w+", row)}
+
 
 def envvars(group: Any = None, words: str = "") -> Iterator[tuple[str, str, str]]:
     """(variable, option, command) of every option that the environment may set."""
@@ -245,6 +286,22 @@ class TestPrograms:
         assert answer.code == 0, answer
         assert "step 1" in answer.out
 
+    def test_an_existing_script_is_checked(
+        self,
+        tmp_path: Path,
+        hpo_command: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        write_scripts(tmp_path)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HPO_COMMANDS", "my_scripts/commands.yaml")
+        (words,) = (
+            w for w in COMMAND_LINES if w[:3] == ["hpo", "objective", "check"] and "--commands" in w
+        )
+        answer = hpo_command(*words[1:])
+        assert answer.code == 0, answer
+        assert "step 1: 0.7" in answer.out
+
     def test_plain_optuna_reads_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "hpo-data").mkdir()
         store = open_store(f"sqlite:///{tmp_path}/hpo-data/hpo.db")
@@ -255,7 +312,7 @@ class TestPrograms:
             "study = optuna.create_study(study_name='digits', storage='sqlite:///hpo-data/hpo.db')\n"
             "study.optimize(lambda trial: trial.suggest_float('x', 2, 2), n_trials=1)\n"
         )
-        code = f"{fill}\n{blocks('python')[3]}"
+        code = f"{fill}\n{block_with('python', 'load_study')}"
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             cwd=tmp_path,

@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,19 @@ from sklearn.datasets import load_digits
 from hpo.objective import TrialPruned, TrialReleased, descriptor_of, load_objective
 from hpo.space import space_from_json, space_to_json
 from hpo.trial import Verdict
+from hpo.worker.check import check_objective
 from objectives.digits import N_TRAIN, N_VALID, read_digits
-from objectives.images import DEBIAN_DIR, read_idx
+from objectives.images import DEBIAN_DIR, SimpleCNN, mlp, read_idx
+from objectives.resnet import ResNet18
 
-PATHS = ("objectives.digits:mlp", "objectives.images:cnn", "objectives.synthetic:quadratic")
+PATHS = (
+    "objectives.digits:mlp",
+    "objectives.images:cnn",
+    "objectives.images:mlp",
+    "objectives.resnet:finetune",
+    "objectives.synthetic:quadratic",
+    "objectives.text:stdlib",
+)
 DIGITS = {"lr": 2e-3, "optimizer": "AdamW", "dropout": 0.2, "layers": 3, "hidden": 128}
 IMAGES = {"lr": 2e-3, "dropout": 0.1, "channels": 8}
 needs_fashion = pytest.mark.skipif(
@@ -39,6 +49,22 @@ def test_each_objective_describes_itself_in_json(path: str) -> None:
     assert space_from_json(space_to_json(descriptor.space)) == dict(descriptor.space)
 
 
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        ("objectives.synthetic:quadratic", {}),
+        ("objectives.digits:mlp", {}),
+        pytest.param("objectives.images:mlp", {"train_size": 500}, marks=needs_fashion),
+        pytest.param("objectives.images:cnn", {"train_size": 500}, marks=needs_fashion),
+        ("objectives.resnet:finetune", {"width": 8, "train_size": 128}),
+    ],
+)
+def test_each_objective_passes_the_check(path: str, settings: Mapping[str, Any]) -> None:
+    report = check_objective(path, settings=settings)
+    assert report.is_fine, report
+    assert (report.ending.end, report.warnings) == ("pruned", ())
+
+
 def test_the_digits_have_the_space_of_the_article() -> None:
     descriptor = descriptor_of(load_objective("objectives.digits:mlp"))
     assert descriptor is not None
@@ -52,8 +78,9 @@ def test_the_digits_have_the_space_of_the_article() -> None:
     assert (descriptor.max_steps, descriptor.metric) == (20, "accuracy")
 
 
-def test_the_quadratic_needs_no_torch() -> None:
-    code = "import sys, objectives.synthetic; print('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["synthetic", "command"])
+def test_some_need_no_torch(module: str) -> None:
+    code = f"import sys, objectives.{module}; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
 
@@ -123,15 +150,41 @@ def test_the_number_of_layers_is_that_of_the_linear_ones() -> None:
         assert len(linear) == layers
 
 
+@pytest.mark.parametrize(
+    ("model", "n_parameters"),
+    [
+        (lambda: mlp.model({}), 109_386),
+        (lambda: SimpleCNN(32, n_inputs=3, image_size=32), 60_362),
+        (ResNet18, 11_689_512),
+    ],
+    ids=["784-128-64-10", "SimpleCNN", "ResNet-18"],
+)
+def test_nets_have_the_size_that_is_known_of_them(
+    model: Callable[[], torch.nn.Module], n_parameters: int
+) -> None:
+    assert sum(parameter.numel() for parameter in model().parameters()) == n_parameters
+
+
+@pytest.mark.parametrize(("n_inputs", "size"), [(3, 32), (1, 28), (1, 30)])
+def test_the_simple_cnn_fits_after_two_poolings(n_inputs: int, size: int) -> None:
+    net = SimpleCNN(8, n_inputs=n_inputs, image_size=size)
+    assert net(torch.zeros(2, n_inputs, size, size)).shape == (2, 10)
+
+
 @needs_fashion
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_clothes_are_learnt(kit: Any, precision: str) -> None:
-    trial, link = kit.trial(
-        params={**IMAGES, "precision": precision}, epochs=2, train_size=3000, valid_size=1000
-    )
-    load_objective("objectives.images:cnn")(trial)
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("objectives.images:cnn", {**IMAGES, "precision": "fp32"}),
+        ("objectives.images:cnn", {**IMAGES, "precision": "bf16"}),
+        ("objectives.images:mlp", {"lr": 0.05, "momentum": 0.9, "precision": "fp32"}),
+    ],
+)
+def test_clothes_are_learnt(kit: Any, path: str, params: Mapping[str, Any]) -> None:
+    trial, link = kit.trial(params=params, epochs=2, train_size=3000, valid_size=1000)
+    load_objective(path)(trial)
     assert link.reports[-1].value >= 0.7
-    assert link.user_attrs["precision"] == precision
+    assert link.user_attrs["precision"] == params["precision"]
 
 
 @needs_fashion
