@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -52,6 +53,8 @@ class TestEnqueue:
             ({"points": [{"params": {"x": 2.0}}]}, "points.0.params.x"),
             ({"points": [{"params": {"x": 0.5}}, {"params": {"y": 0}}]}, "points.1.params.y"),
             ({"points": [{}]}, "points.0.params"),
+            ({"points": [{"params": {"kind": "\ud800"}}]}, "points.0.params.kind"),
+            ({"points": [{"params": {}, "user_attrs": {"a" * 600: 1}}]}, "points.0.user_attrs"),
             ({"points": [{"params": {"x": 0.5}, "value": 1}]}, "points.0.value"),
             ({"points": [{"params": {"x": 0.5}}], "extend": "yes"}, "extend"),
         ],
@@ -59,7 +62,10 @@ class TestEnqueue:
     def test_faults_are_named(
         self, client: TestClient, study: str, body: dict[str, Any], field: str
     ) -> None:
-        response = client.post(f"/v1/studies/{study}/trials", json=body)
+        # The JSON of the HTTP client carries no lone surrogate.
+        headers = {"Content-Type": "application/json"}
+        path = f"/v1/studies/{study}/trials"
+        response = client.post(path, content=json.dumps(body), headers=headers)
         assert response.status_code == 422, response.text
         assert [fault["field"] for fault in read(response)["errors"]] == [field]
 
