@@ -87,9 +87,21 @@ class Client:
         """All studies, newest first, page by page."""
         return self._pages("/v1/studies", {"limit": STUDY_PAGE_LIMIT, **query})
 
-    def amend_study(self, name: str, changes: Document) -> dict[str, Any]:
-        """Changes fields of the budget, and the priority; None lifts a limit."""
-        return _read(self._send("PATCH", _study_path(name), changes))
+    def study_and_etag(self, name: str) -> tuple[dict[str, Any], str]:
+        """One study, and the version that `amend_study` takes."""
+        response = self._send("GET", _study_path(name))
+        return _read(response), response.headers.get("ETag", "")
+
+    def amend_study(
+        self, name: str, changes: Document, *, etag: str | None = None
+    ) -> dict[str, Any]:
+        """Changes fields of the budget, and the priority; None lifts a limit.
+
+        With an `etag` only if nobody has changed the study since, else ApiError with code
+        `precondition_failed`.
+        """
+        headers = None if etag is None else {"If-Match": etag}
+        return _read(self._send("PATCH", _study_path(name), changes, headers=headers))
 
     def pause_study(self, name: str) -> dict[str, Any]:
         """Hands out nothing more; running trials are given back at their next report."""
@@ -112,20 +124,84 @@ class Client:
         return self._get(f"{_study_path(name)}/best")
 
     def trials(
-        self, name: str, *, state: str | None = None, curves: bool = False
+        self, name: str, *, state: str | None = None, curves: bool = False, **query: Any
     ) -> Iterator[dict[str, Any]]:
-        """All trials of a study by ascending number, page by page."""
-        query = {"limit": PAGE_LIMIT, "curves": str(curves).lower(), "state": state}
-        for trial in self._pages(f"{_study_path(name)}/trials", query):
+        """All trials of a study by ascending number, page by page.
+
+        More of the query: `excluded`, `awaiting_attempt`, `min_value`, `max_value`, `sort`
+        (number, value, started, duration) and `descending`.
+        """
+        asked = {"limit": PAGE_LIMIT, "curves": str(curves).lower(), "state": state, **query}
+        for trial in self._pages(f"{_study_path(name)}/trials", asked):
             yield _decoded_trial(trial)
 
     def trial(self, name: str, number: int) -> dict[str, Any]:
         """One trial with its curve and attempts."""
         return _decoded_trial(self._get(_trial_path(name, number)))
 
-    def log(self, name: str, number: int) -> Iterator[dict[str, Any]]:
-        """What a trial's attempts have written, chunk by chunk."""
-        return self._pages(f"{_trial_path(name, number)}/log", {"limit": LOG_PAGE_LIMIT})
+    def log(
+        self, name: str, number: int, *, tail: int | None = None, attempt: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What a trial's attempts have written, chunk by chunk; `tail` for the last lines only."""
+        query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt}
+        return self._pages(f"{_trial_path(name, number)}/log", query)
+
+    def enqueue(
+        self,
+        name: str,
+        points: Sequence[Document],
+        *,
+        extend: bool = False,
+        key: str | None = None,
+    ) -> list[int]:
+        """Has points tried next; answers their numbers. `extend` makes room in the budget.
+
+        Each point has `params`, of which some may be missing, and may have `user_attrs`. With an
+        idempotency `key` the same call may be made again when its answer was lost.
+        """
+        document = {"points": [dict(point) for point in points], "extend": extend}
+        response = self._send("POST", f"{_study_path(name)}/trials", document, key=key)
+        return list(_read(response)["numbers"])
+
+    def requeue(
+        self, name: str, number: int, *, extend: bool = False, key: str | None = None
+    ) -> int:
+        """Has the parameters of a trial that has ended tried once more; answers the new number."""
+        path = f"{_trial_path(name, number)}/requeue"
+        response = self._send("POST", path, {"extend": extend}, key=key)
+        return int(_read(response)["numbers"][0])
+
+    def cancel_trial(self, name: str, number: int) -> dict[str, Any]:
+        """Ends one trial; one that a worker runs is told so at its next report."""
+        return _decoded_trial(self._post(f"{_trial_path(name, number)}/cancel"))
+
+    def exclude_trial(self, name: str, number: int, reason: str = "") -> dict[str, Any]:
+        """Takes a finished trial out of best, history and analysis."""
+        path = f"{_trial_path(name, number)}/exclude"
+        return _decoded_trial(_read(self._send("POST", path, {"reason": reason})))
+
+    def include_trial(self, name: str, number: int) -> dict[str, Any]:
+        """Takes an excluded trial in again."""
+        return _decoded_trial(self._post(f"{_trial_path(name, number)}/include"))
+
+    def importances(self, name: str) -> dict[str, Any]:
+        """How much each parameter matters. Raises ApiError with code `too_few_trials`."""
+        return self._get(f"{_study_path(name)}/importances")
+
+    def history(self, name: str, *, by: str = "number", limit: int = 500) -> dict[str, Any]:
+        """Each trial that was better than all before it, by `number` or by `time`."""
+        return self._get(f"{_study_path(name)}/history", {"by": by, "limit": limit})
+
+    def pareto(self, name: str) -> dict[str, Any]:
+        """The trials that no other one beats in every objective."""
+        return self._get(f"{_study_path(name)}/pareto")
+
+    def pruning(self, name: str) -> dict[str, Any]:
+        """What pruning did and spared, and which pruned trial came nearest to the best."""
+        found = self._get(f"{_study_path(name)}/pruning")
+        if found["nearest"] is not None:
+            _decode(found["nearest"], "gap")
+        return found
 
     def objectives(self) -> list[dict[str, Any]]:
         """The objectives that registered workers offer."""
@@ -185,16 +261,19 @@ class Client:
         query: Document | None = None,
         wait_seconds: float = 0.0,
         key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        headers = {} if document is None else {"Content-Type": "application/json"}
+        sent = dict(headers or {})
+        if document is not None:
+            sent["Content-Type"] = "application/json"
         if key is not None:
-            headers["Idempotency-Key"] = key
+            sent["Idempotency-Key"] = key
         try:
             response = self._http.request(
                 method,
                 self.url + path,
                 content=None if document is None else _encoded(document),
-                headers=headers,
+                headers=sent,
                 params=query,
                 timeout=self._timeout_seconds + wait_seconds,
             )

@@ -40,9 +40,7 @@ def cancel(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
     elif state is TrialState.WAITING:
         if not _end(connection, row.trial_id, "WAITING"):
             raise Conflict(f"Another Optuna program has just taken trial {study.name}/{number}.")
-        key = {"study_uuid": study.uuid, "number": number, "trial_id": row.trial_id}
-        never_began = {**key, **FACTS, "n_attempts": 0, "is_counted": False}
-        connection.execute(t.hpo_trial.insert().values(never_began))
+        connection.execute(t.hpo_trial.insert().values(_never_began(study, row, MESSAGE)))
     elif row.n_attempts is None:
         message = f"Another Optuna program runs trial {study.name}/{number}; end it there."
         raise Conflict(message, study=study.name, number=number)
@@ -53,12 +51,39 @@ def cancel(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
         connection.execute(update.values(next_attempt_at=None, **FACTS))
 
 
+def cancel_waiting(connection: sa.Connection, study: sa.Row[Any], message: str) -> None:
+    """Ends the enqueued trials of a study that will start none any more."""
+    trial = t.trials.c
+    rows = connection.execute(
+        t.trials.update()
+        .where(trial.study_id == study.study_id, trial.state == "WAITING")
+        .values(state="FAIL", datetime_complete=naive_utc())
+        .returning(trial.trial_id, trial.number)
+    ).all()
+    if rows:
+        facts = [_never_began(study, row, message) for row in rows]
+        connection.execute(t.hpo_trial.insert(), facts)
+
+
+def _never_began(study: sa.Row[Any], row: sa.Row[Any], message: str) -> dict[str, Any]:
+    """Our row of a trial that was cancelled while it waited: no part of the budget."""
+    return {
+        "study_uuid": study.uuid,
+        "number": row.number,
+        "trial_id": row.trial_id,
+        "n_attempts": 0,
+        "reason": Reason.CANCELLED,
+        "message": message,
+        "is_counted": False,
+    }
+
+
 def trial_row(connection: sa.Connection, study: sa.Row[Any], number: int) -> Any:
     """Optuna's row of a trial beside ours, which foreign trials lack. Raises NotFound."""
     trial, ours = t.trials.c, t.hpo_trial.c
     is_ours = sa.and_(ours.study_uuid == study.uuid, ours.number == trial.number)
     row: Any = connection.execute(
-        sa.select(trial.trial_id, trial.state, ours.n_attempts, ours.reason)
+        sa.select(trial.trial_id, trial.number, trial.state, ours.n_attempts, ours.reason)
         .select_from(t.trials.outerjoin(t.hpo_trial, is_ours))
         .where(trial.study_id == study.study_id, trial.number == number)
     ).one_or_none()

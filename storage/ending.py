@@ -13,6 +13,7 @@ from hpo.study import StudyState
 from hpo.trial import Reason, Verdict
 from storage import leases
 from storage import tables as t
+from storage.cancelling import cancel_waiting
 from storage.engine import db_now, naive_utc
 from storage.limits import stopped_clock, timeout_message
 from storage.studies import study_row
@@ -162,4 +163,6 @@ def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) 
     mine = t.hpo_study.c.uuid == study.uuid
     connection.execute(t.hpo_study.update().where(mine).values(**values, **stopped_clock()))
     _cancel_unfinished(connection, study)
+    if state is StudyState.STOPPED:  # the others may go on when their budget grows
+        cancel_waiting(connection, study, "The study was stopped before the trial began.")
     return state

@@ -108,6 +108,7 @@ hpo_exclusion = sa.Table(
     metadata,
     sa.Column("study_uuid", _UUID, primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("trial_id", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("excluded_at", UtcDateTime, nullable=False),
 )

@@ -40,14 +40,15 @@ class TrialChanges:
         """Takes a finished trial out of best, history and analysis; it stays visible."""
 
         def change(connection: sa.Connection, study: sa.Row[Any]) -> None:
-            state = TrialState[trial_row(connection, study, number).state.name]
+            trial = trial_row(connection, study, number)
+            state = TrialState[trial.state.name]
             if not state.is_finished:
                 raise Conflict(
                     f"Trial {study_name}/{number} is {state}; only one that has ended can be "
                     "excluded. Cancel it first.",
                     state=state,
                 )
-            exclusions.exclude(connection, study, number, reason)
+            exclusions.exclude(connection, study, trial, reason)
 
         self._change(study_name, change)
 

@@ -23,6 +23,7 @@ from storage.exclusions import is_excluded
 
 _KINDS = {t.ValueType.INF_POS: math.inf, t.ValueType.INF_NEG: -math.inf}
 MAX_NUMBER = 2**31 - 1
+MAX_MILLISECONDS = 2**53
 
 
 class SortBy(enum.StrEnum):
@@ -130,7 +131,8 @@ def _read(order: TrialOrder, place: str) -> tuple[Any, int]:
         key = _KEYS[order.by][1](text) if text else None
     except ValueError:
         _refuse(place)
-    if int(number) > MAX_NUMBER or key != key:
+    is_key = key == key and not (isinstance(key, int) and abs(key) > MAX_MILLISECONDS)
+    if int(number) > MAX_NUMBER or not is_key:
         _refuse(place)
     return key, int(number)
 

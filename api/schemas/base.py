@@ -24,6 +24,7 @@ from hpo.study import MAX_LIMIT_SECONDS
 T = TypeVar("T")
 
 MAX_DEPTH = 32
+MAX_ATTRIBUTE_NAME = 512  # what Optuna's column holds
 MAX_INT = 2**31 - 1  # what an INTEGER column holds on PostgreSQL
 
 
@@ -95,6 +96,11 @@ def json_document(document: T) -> T:
 
 def json_attributes(document: dict[str, Any]) -> dict[str, Any]:
     """Free-form JSON in which non-finite numbers are allowed; they become strings."""
+    located(
+        ((), f"has a name of more than {MAX_ATTRIBUTE_NAME} characters")
+        for name in document
+        if len(name) > MAX_ATTRIBUTE_NAME
+    )
     located(_faults(document, (), lambda number: None))
     cleaned_up: dict[str, Any] = strict(document)
     return cleaned_up

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from api.schemas.base import Body, Bool, JsonAttributes, Name, Reply, Text
+from api.schemas.base import Body, Bool, JsonAttributes, Name, Reply, Text, json_document
 from storage.enqueueing import Point
 
 MAX_POINTS = 1000
@@ -18,7 +18,7 @@ Extend = Annotated[
 class PointBody(Body):
     """One point; parameters that are left out are sampled when the trial starts."""
 
-    params: Annotated[dict[Name, Any], Field(max_length=1000)]
+    params: Annotated[dict[Name, Any], Field(max_length=1000), AfterValidator(json_document)]
     user_attrs: JsonAttributes = Field(default_factory=dict)
 
     def to_point(self) -> Point:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hpo.cli import (
+    analysis,
     api,
     db,
     demo,
@@ -15,6 +16,7 @@ from hpo.cli import (
     study_create,
     study_state,
     study_watch,
+    trials,
     up,
     worker,
 )
@@ -55,6 +57,14 @@ studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)
 studies.command("cancel")(study_state.cancel)
 studies.command("extend")(study_state.extend)
+studies.command("enqueue")(trials.enqueue)
+studies.command("requeue")(trials.requeue)
+studies.command("cancel-trial")(trials.cancel_trial)
+studies.command("exclude")(trials.exclude)
+studies.command("include")(trials.include)
+studies.command("importances")(analysis.importances)
+studies.command("history")(analysis.history)
+studies.command("pruning")(analysis.pruning)
 objectives.command("check")(objective.check)
 objectives.command("list")(objective.list_objectives)
 database.command("upgrade")(db.upgrade)

@@ -198,6 +198,23 @@ def test_a_stopped_study_takes_no_points(store: Store, create: Create, asked: Re
         enqueue(store, {"x": 0.2}, asked=asked)
 
 
+def test_points_end_with_a_study_that_is_stopped(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    create(n_trials=4)
+    held = claim()
+    enqueue(store, {"x": 0.1}, {"x": 0.2})
+    store.lifecycle.stop("demo")
+    assert store.studies.get("demo").counts[TrialState.WAITING] == 2
+    store.claims.complete(lease_of(held), 1.0, {})
+    study = store.studies.get("demo")
+    assert (study.state, study.n_started) == (StudyState.STOPPED, 1)
+    trials = store.trials.page("demo").items[1:]
+    assert {(trial.state, trial.reason) for trial in trials} == {
+        (TrialState.FAIL, Reason.CANCELLED)
+    }
+
+
 def test_a_paused_study_takes_points_for_later(store: Store, create: Create, claim: Claim) -> None:
     create()
     store.lifecycle.pause("demo")

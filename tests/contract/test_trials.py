@@ -98,6 +98,7 @@ def test_every_order_pages_through_all_trials(
         (TrialOrder(by=SortBy.VALUE), "a~3"),
         (TrialOrder(by=SortBy.STARTED), "yesterday~3"),
         (TrialOrder(by=SortBy.DURATION), "1.5~x"),
+        (TrialOrder(by=SortBy.DURATION), f"{10**40}~3"),
     ],
 )
 def test_a_place_that_no_page_has_given_is_refused(

@@ -206,6 +206,26 @@ def test_changes_of_a_study_are_the_ones_that_exist(
         assert parse_command(["hpo", "study", word, "digits"]) is not None
 
 
+def test_what_is_done_with_trials_and_shown_of_studies_is_what_exists(
+    client: TestClient, parse_command: Callable[..., Any]
+) -> None:
+    rows = re.findall(r"^\| (?:`([\w-]+)` )?\| `(\w+) (\S+)` \|", README, flags=re.MULTILINE)
+    study = "/v1/studies/{study}"
+    paths = client.get("/openapi.json").json()["paths"]
+    existing = {
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if "analysis" in operation["tags"]
+        or (method == "post" and "{number}" in path and "trials" in operation["tags"])
+    }
+    prefix = f"{study}/trials/{{number}}"
+    assert {(method, path.replace("…", prefix)) for _, method, path in rows} == existing
+    for word, _, path in rows:
+        words = ["hpo", "study", word, "digits", *(["7"] if path.startswith("…") else [])]
+        assert not word or parse_command(words) is not None
+
+
 def test_samplers_and_pruners_are_the_ones_that_exist() -> None:
     paragraph = README[README.index("Samplers: ") : README.index("Their options have")]
     samplers, pruners = paragraph.split("Pruners: ")

@@ -34,6 +34,7 @@ def upgrade() -> None:
         "hpo_exclusion",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("trial_id", sa.Integer(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("excluded_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("study_uuid", "number"),

@@ -10,6 +10,7 @@ import pytest
 
 from api.app import create_app
 from api.schemas.claims import ClaimBody, ReportBody
+from api.schemas.points import EnqueueBody
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.schemas.workers import WorkerRegister
@@ -92,7 +93,9 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     assert "Problem" in document["components"]["schemas"]
 
 
-@pytest.mark.parametrize("body", [StudyCreate, StudyAmend, WorkerRegister, ClaimBody, ReportBody])
+@pytest.mark.parametrize(
+    "body", [StudyCreate, StudyAmend, EnqueueBody, WorkerRegister, ClaimBody, ReportBody]
+)
 def test_examples_are_valid(document: dict[str, Any], body: Any) -> None:
     examples = document["components"]["schemas"][body.__name__]["examples"]
     assert examples
