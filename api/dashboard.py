@@ -14,6 +14,7 @@ import anyio.to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ReadOnly, problem
+from api.routes import path_of
 from api.upkeep import Upkeep
 from storage.store import Store
 
@@ -78,15 +79,16 @@ def _with_accept_encoding(scope: Scope) -> Scope:
 
 
 def _is_dashboards(path: str) -> bool:
-    return path == "/" or f"{path}/".startswith(PATHS)
+    return path in ("", "/") or f"{path}/".startswith(PATHS)
 
 
 def no_route(dashboard: Dashboard) -> ASGIApp:
     """What answers where no route matches: the dashboard on its own paths, a problem elsewhere."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_dashboards(scope["path"]):
-            response = problem("not_found", f"There is nothing at {scope['path']}.")
+        path = path_of(scope)
+        if scope["type"] == "http" and not _is_dashboards(path):
+            response = problem("not_found", f"There is nothing at {path}.")
             await response(scope, receive, send)
         else:
             await dashboard(scope, receive, send)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
+from storage.census import Census, count
 from storage.claims import Claims
 from storage.engine import Database
 from storage.lifecycle import Lifecycle
@@ -29,6 +30,8 @@ from storage.schema import SchemaVersion
 from storage.search import Search
 from storage.settling import Settling
 from storage.studies import Studies
+from storage.timing import watch
+from storage.tokens import Tokens
 from storage.trials import Trials
 from storage.workers import Workers
 
@@ -86,6 +89,11 @@ class Leased:
         """Ends leases that ran out; answers how many trials changed."""
         return self._reaper.reap()
 
+    @property
+    def n_expired(self) -> int:
+        """Leases that ran out and that this process has ended."""
+        return self._reaper.n_expired
+
 
 class Store:
     """Everything in one database; every method may be called from any thread."""
@@ -100,6 +108,7 @@ class Store:
         self.lifecycle = Lifecycle(self._database, self.studies)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
+        self.tokens = Tokens(self._database)
         self.claims = Leased(self._database, Search(self._database, self._optuna), times)
 
     def prepare(self) -> None:
@@ -116,6 +125,14 @@ class Store:
     def check(self) -> None:
         """Raises Unavailable or SchemaMismatch when requests cannot be served."""
         schema.check(self._database)
+
+    def census(self) -> Census:
+        """How much of everything there is."""
+        return self._database.read(lambda connection: count(connection, self.workers.is_alive()))
+
+    def watch_statements(self, note: Callable[[str, float], None]) -> None:
+        """Calls `note` with the kind and the seconds of each statement from now on."""
+        watch(self._database.engine, note)
 
     def dashboard_storage(self) -> BaseStorage:
         """An Optuna storage on the same database, for optuna-dashboard."""

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpo.access import read_token_file
 from hpo.client import ApiError, Client
 from hpo.errors import HpoError, Unavailable, VersionMismatch
 from hpo.version import PROTOCOL_VERSION, __version__
@@ -282,11 +283,19 @@ def _serve(options: WorkerOptions, signals: Signals) -> int:
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
-        with Client(options.url, timeout_seconds=REQUEST_SECONDS) as client:
+        with Client(
+            options.url, token=_token_of(options), timeout_seconds=REQUEST_SECONDS
+        ) as client:
             return _work(options, slots, children, client, signals)
     finally:
         signals.ignore()
         children.close()
+
+
+def _token_of(options: WorkerOptions) -> Callable[[], str | None] | None:
+    """A file is read for each request, so that a new token needs no new worker."""
+    file = options.token_file
+    return None if file is None else lambda: read_token_file(file)
 
 
 def _work(
