@@ -89,7 +89,6 @@ def create_app(
         description=DESCRIPTION.format(root=access.root_path),
         version=__version__,
         lifespan=_lifespan_of(service, dashboard),
-        root_path=access.root_path,
         docs_url=None,
         redoc_url=None,
         # /dashboard/ must not be sent to and fro between us and the dashboard.
@@ -144,4 +143,9 @@ def _add_layers(app: FastAPI, service: Service, crowd: Crowd, access: Access) ->
             allow_headers=["Authorization", "Content-Type", *ALLOWED_HEADERS],
             expose_headers=["ETag", "Location", "Retry-After", "X-Request-ID"],
         )
-    app.add_middleware(Observer, find_routes=lambda: Routes(app.routes), metrics=service.metrics)
+    app.add_middleware(
+        Observer,
+        find_routes=lambda: Routes(app.routes),
+        metrics=service.metrics,
+        root_path=access.root_path,
+    )

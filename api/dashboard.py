@@ -14,6 +14,7 @@ import anyio.to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ReadOnly, problem
+from api.prefix import Prefixed
 from api.routes import path_of
 from api.upkeep import Upkeep
 from storage.store import Store
@@ -38,6 +39,7 @@ class Dashboard:
 
     def __init__(self, store: Store, upkeep: Upkeep, *, writes: bool) -> None:
         self._store, self._upkeep, self._writes = store, upkeep, writes
+        self._prefixed = Prefixed(self._serve)
         self._building = threading.Lock()
         self._app: Any = None  # a2wsgi.WSGIMiddleware, which loads with the first request
 
@@ -48,6 +50,9 @@ class Dashboard:
         if scope["method"] not in READING and not self._writes:
             raise ReadOnly()
         self._upkeep.check_prepared()
+        await self._prefixed(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app or await anyio.to_thread.run_sync(self._build)
         await app(_with_accept_encoding(scope), receive, send)
 

@@ -33,10 +33,11 @@ class Observer:
         *,
         find_routes: Callable[[], Routes],
         metrics: Metrics,
+        root_path: str = "",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app, self._find_routes = app, find_routes
-        self._metrics, self._clock = metrics, clock
+        self._metrics, self._root_path, self._clock = metrics, root_path, clock
 
     @cached_property
     def _routes(self) -> Routes:
@@ -46,6 +47,8 @@ class Observer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._root_path:
+            scope["root_path"] = self._root_path
         request_id = request_id_of(Headers(scope=scope).get(HEADER))
         scope["hpo.route"] = self._routes.find(scope)
         began_at, status = self._clock(), CLOSED

@@ -12,19 +12,23 @@ from api.app import create_app
 from api.schemas.claims import ClaimBody, ReportBody
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
+from api.schemas.tokens import TokenCreate
 from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
 from storage.store import Store
 
 TRIAL = "/v1/studies/{study}/trials/{number}"
 ROUTES = {
+    "DELETE /v1/tokens/{name}",
     "GET /healthz",
+    "GET /metrics",
     "GET /readyz",
     "GET /v1/objectives",
     "GET /v1/studies",
     "GET /v1/studies/{study}",
     "GET /v1/studies/{study}/best",
     "GET /v1/studies/{study}/trials",
+    "GET /v1/tokens",
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
@@ -32,6 +36,7 @@ ROUTES = {
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
     "POST /v1/studies",
+    "POST /v1/tokens",
     "POST /v1/workers",
     "POST /v1/workers/{id}/heartbeat",
     *(
@@ -89,7 +94,9 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     assert "Problem" in document["components"]["schemas"]
 
 
-@pytest.mark.parametrize("body", [StudyCreate, StudyAmend, WorkerRegister, ClaimBody, ReportBody])
+@pytest.mark.parametrize(
+    "body", [StudyCreate, StudyAmend, WorkerRegister, ClaimBody, ReportBody, TokenCreate]
+)
 def test_examples_are_valid(document: dict[str, Any], body: Any) -> None:
     examples = document["components"]["schemas"][body.__name__]["examples"]
     assert examples
