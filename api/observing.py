@@ -48,7 +48,7 @@ class Observer:
             await self._app(scope, receive, send)
             return
         if self._root_path:
-            scope["root_path"] = self._root_path
+            _put_under(scope, self._root_path)
         request_id = request_id_of(Headers(scope=scope).get(HEADER))
         scope["hpo.route"] = self._routes.find(scope)
         began_at, status = self._clock(), CLOSED
@@ -88,6 +88,14 @@ class Observer:
                 facts,
                 extra={"facts": facts},
             )
+
+
+def _put_under(scope: Scope, root: str) -> None:
+    """Makes the path begin with the prefix, as ASGI wants it, also when the proxy cut it off."""
+    scope["root_path"] = root
+    if not f"{scope['path']}/".startswith(f"{root}/"):
+        scope["path"] = root + scope["path"]
+        scope["raw_path"] = root.encode() + (scope.get("raw_path") or b"")
 
 
 def _from_outside(scope: Scope, location: str) -> str:

@@ -98,4 +98,4 @@ def script_for(root: str) -> str:
 
 
 def _zipped_script(root: str) -> bytes:
-    return gzip.compress(script_for(root).encode(), 5)
+    return gzip.compress(script_for(root).encode(), 3)

@@ -44,15 +44,6 @@ class AccessDenied(ApiError):
 
     exit_code = 3  # of the command line
 
-    def __init__(self, status: int, problem: Document) -> None:
-        cure = (
-            "put a token of it into HPO_TOKEN, or its file's name into HPO_TOKEN_FILE "
-            "(`hpo token create` makes one)"
-        )
-        detail = f"{_message_of(status, problem)} To get in, {cure}."
-        is_unknown = problem.get("code") == "unauthorized"
-        super().__init__(status, {**problem, "detail": detail} if is_unknown else problem)
-
 
 class Client:
     """Speaks to the API at `url`. Safe to share between threads; use it as a context manager.
@@ -239,10 +230,25 @@ class Client:
             self._refuse(response)
         return response
 
+    def _with_cure(self, problem: Document) -> Document:
+        """A refusal in the words of somebody who has no header to set."""
+        if problem.get("code") != "unauthorized":
+            return problem
+        fault = (
+            "does not know this token, or it was revoked" if self._secret() else "asks for a token"
+        )
+        detail = (
+            f"{self.url} {fault}: put one into HPO_TOKEN, or the name of its file into "
+            "HPO_TOKEN_FILE; an administrator makes one by `hpo token create`"
+        )
+        return {**problem, "detail": detail}
+
+    def _secret(self) -> str | None:
+        return self._token() if callable(self._token) else self._token
+
     def _headers(self, *, has_body: bool) -> dict[str, str]:
         headers = {"Content-Type": "application/json"} if has_body else {}
-        token = self._token() if callable(self._token) else self._token
-        if token:
+        if token := self._secret():
             headers["Authorization"] = f"Bearer {token}"
         return headers
 
@@ -253,7 +259,7 @@ class Client:
             detail = _message_of(response.status_code, problem)
             raise Unavailable(f"{self.url} is not ready: {detail}", url=self.url, **facts)
         if response.status_code in DENIED:
-            raise AccessDenied(response.status_code, problem)
+            raise AccessDenied(response.status_code, self._with_cure(problem))
         raise ApiError(response.status_code, problem)
 
 

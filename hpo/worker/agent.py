@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpo.access import read_token_file
-from hpo.client import ApiError, Client
+from hpo.client import AccessDenied, ApiError, Client
 from hpo.errors import HpoError, Unavailable, VersionMismatch
 from hpo.version import PROTOCOL_VERSION, __version__
 from hpo.worker.attempt import END_SECONDS, Attempt, Node
@@ -221,7 +221,7 @@ class Agent:
         for delay in delays():
             try:
                 answer = self._client.claim(document)
-            except Unavailable:
+            except (Unavailable, AccessDenied):  # the heartbeat tells of it
                 if self.draining.wait(delay):
                     return None
             except ApiError as error:
@@ -276,7 +276,7 @@ def run_worker(options: WorkerOptions) -> int:
         return ended.exit_code
     except HpoError as error:
         logger.error("%s", error)
-        return 1
+        return AccessDenied.exit_code if isinstance(error, AccessDenied) else 1
 
 
 def _serve(options: WorkerOptions, signals: Signals) -> int:
