@@ -60,7 +60,9 @@ def test_a_node_that_works_keeps_its_forks(
 
 
 def test_children_inherit_what_torch_reads_at_its_import() -> None:
-    environment = child_environment({"PATH": "/bin", "OMP_NUM_THREADS": "64"}, 3)
+    environment = child_environment(
+        {"PATH": "/bin", "OMP_NUM_THREADS": "64", "HPO_TOKEN": "hpo_x", "HPO_TOKEN_FILE": "y"}, 3
+    )
     assert environment == {
         "PATH": "/bin",
         "OMP_NUM_THREADS": "3",
