@@ -295,7 +295,17 @@ def _serve(options: WorkerOptions, signals: Signals) -> int:
 def _token_of(options: WorkerOptions) -> Callable[[], str | None] | None:
     """A file is read for each request, so that a new token needs no new worker."""
     file = options.token_file
-    return None if file is None else lambda: read_token_file(file)
+    if file is None:
+        return None
+
+    def token() -> str | None:
+        try:
+            return read_token_file(file)
+        except OSError as error:  # it may be on its way: the service refuses until it is there
+            logger.warning("no token: %s", error)
+            return None
+
+    return token
 
 
 def _work(

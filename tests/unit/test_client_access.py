@@ -61,9 +61,9 @@ def test_a_function_is_asked_for_each_request() -> None:
     [(None, f"{URL} asks for a token"), ("hpo_x", f"{URL} does not know this token")],
 )
 def test_who_is_not_known_is_told_the_cure(token: str | None, sentence: str) -> None:
-    with Door(401, code="unauthorized", detail="…").client(token) as client:
-        with pytest.raises(AccessDenied, match="HPO_TOKEN") as refused:
-            client.workers()
+    client = Door(401, code="unauthorized", detail="…").client(token)
+    with client, pytest.raises(AccessDenied, match="HPO_TOKEN") as refused:
+        client.workers()
     assert str(refused.value).startswith(sentence)
     assert "hpo_x" not in str(refused.value)
     assert (refused.value.status, refused.value.code) == (401, "unauthorized")
@@ -71,14 +71,14 @@ def test_who_is_not_known_is_told_the_cure(token: str | None, sentence: str) -> 
 
 def test_who_may_not_is_told_what_the_service_says() -> None:
     detail = "The token 'a' has the role reader; this needs operator."
-    with Door(403, code="forbidden", detail=detail).client() as client:
-        with pytest.raises(ApiError) as refused:
-            client.workers()
+    client = Door(403, code="forbidden", detail=detail).client()
+    with client, pytest.raises(ApiError) as refused:
+        client.workers()
     assert isinstance(refused.value, AccessDenied)
     assert str(refused.value) == detail
 
 
 def test_a_crowd_passes_by_itself() -> None:
-    with Door(429, code="too_many", detail="Too many wait").client() as client:
-        with pytest.raises(Unavailable, match="Too many wait"):
-            client.workers()
+    client = Door(429, code="too_many", detail="Too many wait").client()
+    with client, pytest.raises(Unavailable, match="Too many wait"):
+        client.workers()
