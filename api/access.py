@@ -30,7 +30,7 @@ AWAY_SECONDS = 0.5
 NOTE_SECONDS = 60.0
 COOKIE = "hpo_session"
 
-WORKER_PROTOCOL = "worker protocol"
+WORKER_PROTOCOL, OPERATIONS = "worker protocol", "operations"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/healthz", "/readyz", "/login", "/logout"})
 TOKENS = "/v1/tokens"
@@ -79,23 +79,25 @@ def rule_of(route: Route | None, method: str, path: str) -> Rule | None:
 
     What no route takes belongs to the dashboard, or is nowhere: that, too, only readers learn.
     """
-    template = path if route is None else route.template
-    if template in OPEN:
+    if route is None:
+        return _roles_for(path, method, tags=frozenset())
+    if route.template in OPEN:
         return ANYBODY
-    if route is not None and not template.startswith("/v1/") and not _is_listed(route):
+    is_listed = route.template in PAGES or OPERATIONS in route.tags
+    if not (is_listed or route.template.startswith("/v1/")):
         return None
+    return _roles_for(route.template, method, tags=route.tags)
+
+
+def _roles_for(template: str, method: str, *, tags: frozenset[str]) -> Rule:
     if template.startswith(TOKENS) or (method == "DELETE" and DELETES.fullmatch(template)):
         return frozenset({Role.ADMIN})
-    roles = {Role.READER if method in READING else Role.OPERATOR}
-    if route is not None and WORKER_PROTOCOL in route.tags:
-        roles = {Role.WORKER} | (roles & {Role.READER})
-    elif method in READING and WORKER_READS.fullmatch(template):
-        roles.add(Role.WORKER)
-    return frozenset(roles)
-
-
-def _is_listed(route: Route) -> bool:
-    return route.template in PAGES or "operations" in route.tags
+    is_reading = method in READING
+    if WORKER_PROTOCOL in tags:
+        return frozenset({Role.WORKER, Role.READER} if is_reading else {Role.WORKER})
+    if is_reading and WORKER_READS.fullmatch(template):
+        return frozenset({Role.WORKER, Role.READER})
+    return frozenset({Role.READER if is_reading else Role.OPERATOR})
 
 
 def check_role(caller: Caller, rule: Rule | None) -> None:

@@ -122,11 +122,9 @@ def api(
             may_be_open=may_be_open,
             own_token=token_of(os.environ) if own_worker else None,
         )
+        seconds = store.times.reap_seconds
         app = create_app(
-            store,
-            dashboard_writes=dashboard_writes,
-            reap_seconds=store.times.reap_seconds,
-            access=access,
+            store, dashboard_writes=dashboard_writes, reap_seconds=seconds, access=access
         )
         serve(app, host=host, port=port)
 
