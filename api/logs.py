@@ -39,6 +39,7 @@ def set_up_logs(form: str, *, level: int) -> None:
     handler.setFormatter(FORMATTERS[form]())
     handler.addFilter(_add_request_id)
     logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it greets at every start
 
 
 def _add_request_id(record: logging.LogRecord) -> bool:

@@ -82,8 +82,7 @@ def worker(
 ) -> None:
     """Run trials on this machine's devices for the service at --url.
 
-    It needs that address, and a token if the service has any: no database, no
-    Optuna. SIGTERM
+    It needs that address and perhaps a token: no database, no Optuna. SIGTERM
     lets trials write their checkpoints and gives them back; a second one ends
     them at once.
 
