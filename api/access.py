@@ -170,7 +170,7 @@ class Guard:
         now = self._clock()
         due = {
             name
-            for name in self._used
+            for name in set(self._used)  # a copy: requests go on meanwhile
             if now >= self._noted_at.get(name, float("-inf")) + NOTE_SECONDS
         }
         if due:

@@ -1,7 +1,7 @@
 """optuna-dashboard behind the service's own routes: its pages live at /dashboard.
 
 It gets every path that no route of ours takes, because its page asks for /static and /api at
-the root of the site. It has no login and it writes, so only reading goes through unless writes
+the root of the site. It has no login of its own and it writes, so only reading goes through unless writes
 are allowed.
 """
 

@@ -17,7 +17,7 @@ class Gate:
     """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem.
 
     With `hosts` it also refuses requests that name another host: a page anywhere may have its
-    name lead to this machine, and its scripts would reach a service that has no login.
+    name lead to this machine, and its scripts would reach a service that may ask for no token.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
