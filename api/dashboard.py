@@ -1,8 +1,8 @@
 """optuna-dashboard behind the service's own routes: its pages live at /dashboard.
 
 It gets every path that no route of ours takes, because its page asks for /static and /api at
-the root of the site. It has no login of its own and it writes, so only reading goes through unless writes
-are allowed.
+the root of the site. It writes, so only reading goes through unless writes are allowed; who may
+read is the rule of `api.access`, as for every path.
 """
 
 from __future__ import annotations
