@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 
 import anyio.to_thread
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
-from api import analysis, claims, health, objectives, studies, trials, workers
+from api import (
+    analysis,
+    claims,
+    health,
+    login,
+    objectives,
+    operations,
+    studies,
+    tokens,
+    trials,
+    workers,
+)
+from api.access import Guard
 from api.dashboard import Dashboard, no_route
 from api.docs import add_docs
 from api.doorbell import Doorbell
-from api.errors import Problem, add_error_handlers
+from api.entrance import Crowd, Entrance
+from api.errors import add_error_handlers
 from api.gate import Gate
+from api.metrics import Metrics
+from api.observing import Observer
+from api.openapi import DESCRIPTION, App
+from api.routes import Routes
 from api.service import Service
 from api.upkeep import Upkeep
+from hpo.errors import HpoError
 from hpo.version import __version__
 from storage.store import Store
 
-DESCRIPTION = """\
-Launch studies, read their trials, and run workers. Non-finite numbers travel as the strings
-`"NaN"`, `"Infinity"` and `"-Infinity"`. Every error is a problem document (RFC 9457) with a
-stable `code`. The dashboard is at [/dashboard](/dashboard).
-"""
+ALLOWED_HEADERS = ("Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-ID")
 
 ROUTERS = (
     studies.router,
@@ -35,16 +51,24 @@ ROUTERS = (
     workers.router,
     claims.router,
     claims.on_trial,
+    tokens.router,
 )
 
 
-class _App(FastAPI):
-    def openapi(self) -> dict[str, Any]:
-        """Adds the schema that `api.errors.problems` refers to."""
-        document = super().openapi()
-        schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        document["components"]["schemas"].update(schema.pop("$defs"), Problem=schema)
-        return document
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """Who gets in, and from where.
+
+    `hosts` are the service's own names, `root_path` the prefix that a proxy has for it, `origins`
+    the sites whose pages may read it. With `may_be_open` everybody may do everything until the
+    first token is made; `own_token` is that of a worker which was started beside this service.
+    """
+
+    hosts: frozenset[str] | None = None
+    root_path: str = ""
+    origins: frozenset[str] = frozenset()
+    may_be_open: bool = True
+    own_token: str | None = None
 
 
 def create_app(
@@ -52,48 +76,88 @@ def create_app(
     *,
     dashboard_writes: bool = False,
     reap_seconds: float = 5.0,
-    hosts: frozenset[str] | None = None,
+    access: Access | None = None,
 ) -> FastAPI:
-    """The service on a store, which it prepares, reaps and closes; `hosts` are its own names.
+    """The service on a store, which it prepares, reaps and closes.
 
     Long polls end early once `app.state.service.doorbell` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
     """
+    access = access or Access()
+    crowd = Crowd()
     doorbell = Doorbell()
     upkeep = Upkeep(store, doorbell, reap_seconds=reap_seconds)
     dashboard = Dashboard(store, upkeep, writes=dashboard_writes)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        doorbell.bind()
-        keeping = asyncio.create_task(upkeep.keep())
-        try:
-            yield
-        finally:
-            doorbell.close()
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
-            dashboard.close()
-            await anyio.to_thread.run_sync(store.close)
-
-    app = _App(
+    service = Service(
+        store=store,
+        doorbell=doorbell,
+        upkeep=upkeep,
+        guard=Guard(store, upkeep, may_be_open=access.may_be_open, own_token=access.own_token),
+        metrics=Metrics(store, n_waiting=lambda: crowd.n_waiting),
+    )
+    app = App(
         title="hpo",
         summary="A self-hosted hyperparameter optimization service",
-        description=DESCRIPTION,
+        description=DESCRIPTION.format(root=access.root_path),
         version=__version__,
-        lifespan=lifespan,
+        lifespan=_lifespan_of(service, dashboard),
         docs_url=None,
         redoc_url=None,
         # /dashboard/ must not be sent to and fro between us and the dashboard.
         redirect_slashes=False,
     )
-    app.state.service = Service(store=store, doorbell=doorbell, upkeep=upkeep)
+    app.state.service = service
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
-    app.include_router(health.router)
+    for router in (health.router, operations.router, login.router):
+        app.include_router(router)
     add_docs(app)
     app.router.default = no_route(dashboard)
-    app.add_middleware(Gate, hosts=hosts)
+    _add_layers(app, service, crowd, access)
     add_error_handlers(app)
     return app
+
+
+def _lifespan_of(
+    service: Service, dashboard: Dashboard
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    service.upkeep.add_chore("note which tokens were used", service.guard.note_uses)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        service.doorbell.bind()
+        service.store.watch_statements(service.metrics.note_statement)
+        keeping = asyncio.create_task(service.upkeep.keep())
+        try:
+            yield
+        finally:
+            service.doorbell.close()
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+            dashboard.close()
+            with contextlib.suppress(HpoError):
+                await anyio.to_thread.run_sync(service.guard.note_uses)
+            await anyio.to_thread.run_sync(service.store.close)
+
+    return lifespan
+
+
+def _add_layers(app: FastAPI, service: Service, crowd: Crowd, access: Access) -> None:
+    """From the inside out: the one that is added last sees a request first."""
+    app.add_middleware(Entrance, guard=service.guard, crowd=crowd, origins=access.origins)
+    app.add_middleware(Gate, hosts=access.hosts)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=sorted(access.origins),
+            allow_methods=["GET", "POST", "PATCH", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", *ALLOWED_HEADERS],
+            expose_headers=["ETag", "Location", "Retry-After", "X-Request-ID"],
+        )
+    app.add_middleware(
+        Observer,
+        find_routes=lambda: Routes(app.routes),
+        metrics=service.metrics,
+        root_path=access.root_path,
+    )

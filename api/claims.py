@@ -29,7 +29,7 @@ from api.schemas.claims import (
     SuggestBody,
     SuggestReply,
 )
-from api.service import DoorbellDep, PreparedDep, Service, StoreDep, StudyName
+from api.service import DoorbellDep, MetricsDep, PreparedDep, Service, StoreDep, StudyName
 from api.trials import Number
 from storage.records import Claimed, Lease
 
@@ -47,6 +47,7 @@ LOOK_AGAIN_SECONDS = (0.75, 1.25)
 )
 async def claim(body: ClaimBody, request: Request, service: PreparedDep) -> ClaimReply | Response:
     claimed = await _claim(body, request, service)
+    service.metrics.note_claim(was_granted=claimed is not None)
     return Response(status_code=204) if claimed is None else ClaimReply.of(claimed)
 
 
@@ -106,12 +107,12 @@ def suggest(trial: TrialOf, body: SuggestBody, store: StoreDep) -> SuggestReply:
     summary="A measurement; the answer is the verdict",
     responses=problems("not_found", "lease_lost", "trial_finished", "step_reported"),
 )
-def report(trial: TrialOf, body: ReportBody, store: StoreDep) -> DecisionReply:
-    return DecisionReply.of(
-        store.claims.report(
-            _lease(trial, body), body.to_measurement(), body.user_attrs, body.constraints
-        )
+def report(trial: TrialOf, body: ReportBody, store: StoreDep, metrics: MetricsDep) -> DecisionReply:
+    decision = store.claims.report(
+        _lease(trial, body), body.to_measurement(), body.user_attrs, body.constraints
     )
+    metrics.note_verdict(decision.verdict)
+    return DecisionReply.of(decision)
 
 
 @on_trial.post("/complete", summary="The trial has a value", responses=HELD)

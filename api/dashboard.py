@@ -1,8 +1,8 @@
 """optuna-dashboard behind the service's own routes: its pages live at /dashboard.
 
 It gets every path that no route of ours takes, because its page asks for /static and /api at
-the root of the site. It has no login and it writes, so only reading goes through unless writes
-are allowed.
+the root of the site. It writes, so only reading goes through unless writes are allowed; who may
+read is the rule of `api.access`, as for every path.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import anyio.to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ReadOnly, problem
+from api.prefix import Prefixed
+from api.routes import path_of
 from api.upkeep import Upkeep
 from storage.store import Store
 
@@ -37,6 +39,7 @@ class Dashboard:
 
     def __init__(self, store: Store, upkeep: Upkeep, *, writes: bool) -> None:
         self._store, self._upkeep, self._writes = store, upkeep, writes
+        self._prefixed = Prefixed(self._serve)
         self._building = threading.Lock()
         self._app: Any = None  # a2wsgi.WSGIMiddleware, which loads with the first request
 
@@ -47,6 +50,9 @@ class Dashboard:
         if scope["method"] not in READING and not self._writes:
             raise ReadOnly()
         self._upkeep.check_prepared()
+        await self._prefixed(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app or await anyio.to_thread.run_sync(self._build)
         await app(_with_accept_encoding(scope), receive, send)
 
@@ -78,15 +84,16 @@ def _with_accept_encoding(scope: Scope) -> Scope:
 
 
 def _is_dashboards(path: str) -> bool:
-    return path == "/" or f"{path}/".startswith(PATHS)
+    return path in ("", "/") or f"{path}/".startswith(PATHS)
 
 
 def no_route(dashboard: Dashboard) -> ASGIApp:
     """What answers where no route matches: the dashboard on its own paths, a problem elsewhere."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_dashboards(scope["path"]):
-            response = problem("not_found", f"There is nothing at {scope['path']}.")
+        path = path_of(scope)
+        if scope["type"] == "http" and not _is_dashboards(path):
+            response = problem("not_found", f"There is nothing at {path}.")
             await response(scope, receive, send)
         else:
             await dashboard(scope, receive, send)

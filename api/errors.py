@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from api.faults import Fault, fault_of
+from api.request_ids import REQUEST_ID
 from hpo.errors import HpoError, InvalidField
 from hpo.numbers import strict
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
+TRY_AGAIN = frozenset({429, 503})
 
 STATUSES = {
     "not_found": 404,
@@ -42,6 +44,10 @@ STATUSES = {
     "media_type": 415,
     "misdirected": 421,
     "read_only": 403,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "cross_site": 403,
+    "too_many": 429,
     "method_not_allowed": 405,
     "unavailable": 503,
     "schema_mismatch": 503,
@@ -88,6 +94,7 @@ class Problem(BaseModel):
     detail: str
     code: str
     errors: list[FieldError] = []
+    request_id: str | None = None
 
 
 class InvalidRequest(HpoError, ValueError):
@@ -111,16 +118,18 @@ class ReadOnly(HpoError):
 def problem(code: str, detail: str, **facts: Any) -> Response:
     """A problem document as a response."""
     status = STATUSES[code]
-    members = {
+    members: dict[str, Any] = {
         "type": "about:blank",
         "title": http.HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
         "code": code,
     }
+    if request_id := REQUEST_ID.get():
+        members["request_id"] = request_id
     # ASCII, so that a lone surrogate quoted from a request is escaped rather than fatal.
     content = json.dumps(strict(members | facts | members), allow_nan=False, default=str)
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else None
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in TRY_AGAIN else None
     return Response(content, status, headers, MEDIA_TYPE)
 
 

@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import internal, problem
+from api.routes import path_of
 
 MAX_BODY_BYTES = 1024 * 1024
 TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most."
@@ -16,7 +17,7 @@ class Gate:
     """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem.
 
     With `hosts` it also refuses requests that name another host: a page anywhere may have its
-    name lead to this machine, and its scripts would reach a service that has no login.
+    name lead to this machine, and its scripts would reach a service that may ask for no token.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
@@ -33,7 +34,7 @@ class Gate:
             await problem("misdirected", detail)(scope, receive, send)
         elif _declared_length(headers) > MAX_BODY_BYTES:
             await problem("too_large", TOO_LARGE)(scope, receive, send)
-        elif _has_body(headers) and scope["path"].startswith("/v1/") and not _is_json(headers):
+        elif _has_body(headers) and path_of(scope).startswith("/v1/") and not _is_json(headers):
             detail = "The body must be JSON; send Content-Type: application/json."
             await problem("media_type", detail)(scope, receive, send)
         else:

@@ -8,7 +8,9 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from api.access import Guard
 from api.doorbell import Doorbell
+from api.metrics import Metrics
 from api.upkeep import Upkeep
 from hpo.errors import NotFound
 from hpo.study import STUDY_NAME
@@ -26,6 +28,8 @@ class Service:
     store: Store
     doorbell: Doorbell
     upkeep: Upkeep
+    guard: Guard
+    metrics: Metrics
     claim_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
 
 
@@ -52,9 +56,14 @@ async def get_doorbell(service: ServiceDep) -> Doorbell:
     return service.doorbell
 
 
+async def get_metrics(service: ServiceDep) -> Metrics:
+    return service.metrics
+
+
 StoreDep = Annotated[Store, Depends(get_store)]
 PreparedDep = Annotated[Service, Depends(get_prepared)]
 DoorbellDep = Annotated[Doorbell, Depends(get_doorbell)]
+MetricsDep = Annotated[Metrics, Depends(get_metrics)]
 
 
 async def study_name(study: str) -> str:

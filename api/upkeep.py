@@ -29,6 +29,7 @@ class Upkeep:
 
     def __init__(self, store: Store, doorbell: Doorbell, *, reap_seconds: float) -> None:
         self._store, self._doorbell, self._reap_seconds = store, doorbell, reap_seconds
+        self._chores: list[tuple[str, Callable[[], object]]] = []
         self._obstacle: HpoError | None = Unavailable("The service is starting; try again.")
 
     def check_prepared(self) -> None:
@@ -37,6 +38,10 @@ class Upkeep:
         if obstacle is not None:
             raise type(obstacle)(str(obstacle), **obstacle.facts)
 
+    def add_chore(self, what: str, chore: Callable[[], object]) -> None:
+        """Something else to be done now and then, in words that follow "cannot"."""
+        self._chores.append((what, chore))
+
     async def keep(self) -> None:
         """Runs until it is cancelled."""
         await self._prepare()
@@ -44,6 +49,8 @@ class Upkeep:
             await asyncio.sleep(self._reap_seconds)
             if await self._attempt("reap", self._store.claims.reap):
                 self._doorbell.ring()
+            for what, chore in self._chores:
+                await self._attempt(what, chore)
 
     async def _prepare(self) -> None:
         pause = FIRST_PAUSE_SECONDS

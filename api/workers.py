@@ -17,21 +17,29 @@ from api.schemas.workers import (
 )
 from api.service import StoreDep
 
-router = APIRouter(prefix="/workers", tags=["workers"])
+router = APIRouter(prefix="/workers")
 
 
-@router.post("", summary="Register a worker process", responses=problems("version_mismatch"))
+@router.post(
+    "",
+    summary="Register a worker process",
+    tags=["worker protocol"],
+    responses=problems("version_mismatch"),
+)
 def register(body: WorkerRegister, store: StoreDep) -> LeaseTimesReply:
     return LeaseTimesReply.of(store.workers.register(body.to_registration()))
 
 
-@router.get("", summary="Registered workers", responses=problems())
+@router.get("", summary="Registered workers", tags=["workers"], responses=problems())
 def list_workers(store: StoreDep) -> WorkerList:
     return WorkerList(items=[WorkerReply.of(worker) for worker in store.workers.page()])
 
 
 @router.post(
-    "/{id}/heartbeat", summary="Renew the leases that it holds", responses=problems("not_found")
+    "/{id}/heartbeat",
+    summary="Renew the leases that it holds",
+    tags=["worker protocol"],
+    responses=problems("not_found"),
 )
 def heartbeat(id: UUID, body: Heartbeat, store: StoreDep) -> HeartbeatReply:
     return HeartbeatReply(lost=store.claims.renew(id, body.tokens), commands=[])

@@ -7,20 +7,23 @@ API's documents as dicts, with non-finite values of trials turned back into floa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 import httpx2
 
+from hpo.access import Role, token_of
 from hpo.errors import HpoError, Unavailable
 from hpo.numbers import decode_number, strict
 
 PAGE_LIMIT = 500
 STUDY_PAGE_LIMIT = 50
 LOG_PAGE_LIMIT = 1000
-AWAY = frozenset({502, 503, 504})
+AWAY = frozenset({429, 502, 503, 504})
 NO_CONTENT = 204
+DENIED = frozenset({401, 403})
 
 Document = Mapping[str, Any]
 
@@ -36,22 +39,49 @@ class ApiError(HpoError):
         self.code = str(problem.get("code", "error"))
 
 
+class AccessDenied(ApiError):
+    """The service asks for a token, or for one of another role."""
+
+    exit_code = 3  # of the command line
+
+
+class _Bearer(httpx2.Auth):
+    """Asks for the token at each request, so that a file with it may be replaced."""
+
+    def __init__(self, secret: Callable[[], str | None]) -> None:
+        self._secret = secret
+
+    def auth_flow(
+        self, request: httpx2.Request
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        if token := self._secret():
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request
+
+
 class Client:
-    """Speaks to the API at `url`. Safe to share between threads; use it as a context manager."""
+    """Speaks to the API at `url`. Safe to share between threads; use it as a context manager.
+
+    `token` is what a service with tokens asks for, or a function that answers it for each
+    request; without one it comes from HPO_TOKEN, or from the file that HPO_TOKEN_FILE names.
+    """
 
     def __init__(
         self,
         url: str,
         *,
+        token: str | Callable[[], str | None] | None = None,
         timeout_seconds: float = 30.0,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url must begin with http:// or https://, got {url!r}")
         self.url = url.rstrip("/")
+        self._token = token if token is not None else token_of(os.environ)
         self._timeout_seconds = timeout_seconds
         self._http = httpx2.Client(
             timeout=timeout_seconds,
+            auth=_Bearer(self._secret),
             # A worker polls with one connection per slot, and reports beside it.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=50),
             transport=transport,
@@ -211,6 +241,18 @@ class Client:
         """All registered workers."""
         return list(self._get("/v1/workers")["items"])
 
+    def tokens(self) -> list[dict[str, Any]]:
+        """All tokens by name, without their secrets; this and the next two are an admin's."""
+        return list(self._get("/v1/tokens")["items"])
+
+    def create_token(self, name: str, role: Role) -> dict[str, Any]:
+        """Makes a token; its secret stands in the answer and nowhere else."""
+        return _read(self._send("POST", "/v1/tokens", {"name": name, "role": role.value}))
+
+    def revoke_token(self, name: str) -> None:
+        """Revokes a token; safe to repeat."""
+        self._send("DELETE", f"/v1/tokens/{quote(name, safe='')}")
+
     def ready(self) -> None:
         """Raises Unavailable when the service or its database is away or not in order."""
         self._get("/readyz")
@@ -291,12 +333,30 @@ class Client:
             self._refuse(response)
         return response
 
+    def _with_cure(self, problem: Document) -> Document:
+        """A refusal in the words of somebody who has no header to set."""
+        if problem.get("code") != "unauthorized":
+            return problem
+        fault = (
+            "does not know this token, or it was revoked" if self._secret() else "asks for a token"
+        )
+        detail = (
+            f"{self.url} {fault}: put one into HPO_TOKEN, or the name of its file into "
+            "HPO_TOKEN_FILE; an administrator makes one by `hpo token create`"
+        )
+        return {**problem, "detail": detail}
+
+    def _secret(self) -> str | None:
+        return self._token() if callable(self._token) else self._token
+
     def _refuse(self, response: httpx2.Response) -> NoReturn:
         problem = _problem_of(response)
         if response.status_code in AWAY:
             facts = {key: value for key, value in problem.items() if key not in ("url", "message")}
             detail = _message_of(response.status_code, problem)
             raise Unavailable(f"{self.url} is not ready: {detail}", url=self.url, **facts)
+        if response.status_code in DENIED:
+            raise AccessDenied(response.status_code, self._with_cure(problem))
         raise ApiError(response.status_code, problem)
 
 

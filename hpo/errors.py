@@ -19,6 +19,7 @@
     ├── DatabaseInUse       another process holds the SQLite file
     ├── CheckpointMismatch  a checkpoint of another trial or training (hpo.training)
     └── ApiError            what a client raises for a problem document (hpo.client)
+        └── AccessDenied    no token, or one that may not do this
 
 `code` is the stable name that stands in problem documents; `facts` are their extra members.
 """

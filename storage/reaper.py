@@ -50,6 +50,7 @@ class Reaper:
     ) -> None:
         self._database, self._settling = database, settling
         self._lease_seconds, self._clock = lease_seconds, clock
+        self.n_expired = 0  # leases that this process ended because they ran out
         self._told_at: dict[str, float] = {}  # by token, of trials that were told to stop
 
     def reap(self) -> int:
@@ -63,6 +64,7 @@ class Reaper:
             self._end(lease, lambda held: self._settling.expire(held, self._lease_seconds))
             for lease in self._database.read(_expired)
         )
+        self.n_expired += n_ended
         n_ended += sum(self._end(lease, self._settling.stop) for lease in self._deaf())
         return n_ended + self._database.write(_sweep)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -20,6 +20,7 @@ from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
 from storage.analysis import Analysis
+from storage.census import Census, count
 from storage.claims import Claims
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
@@ -33,6 +34,8 @@ from storage.schema import SchemaVersion
 from storage.search import Search
 from storage.settling import Settling
 from storage.studies import Studies
+from storage.timing import watch
+from storage.tokens import Tokens
 from storage.trial_changes import TrialChanges
 from storage.trials import Trials
 from storage.workers import Workers
@@ -117,6 +120,11 @@ class Leased:
         """Ends leases that ran out; answers how many trials changed."""
         return self._reaper.reap()
 
+    @property
+    def n_expired(self) -> int:
+        """Leases that ran out and that this process has ended."""
+        return self._reaper.n_expired
+
 
 class Store:
     """Everything in one database; every method may be called from any thread."""
@@ -135,6 +143,7 @@ class Store:
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
+        self.tokens = Tokens(self._database)
         self.claims = Leased(self._database, search, times)
 
     def prepare(self) -> None:
@@ -151,6 +160,14 @@ class Store:
     def check(self) -> None:
         """Raises Unavailable or SchemaMismatch when requests cannot be served."""
         schema.check(self._database)
+
+    def census(self) -> Census:
+        """How much of everything there is."""
+        return self._database.read(lambda connection: count(connection, self.workers.is_alive()))
+
+    def watch_statements(self, note: Callable[[str, float], None]) -> None:
+        """Calls `note` with the kind and the seconds of each statement from now on."""
+        watch(self._database.engine, note)
 
     def dashboard_storage(self) -> BaseStorage:
         """An Optuna storage on the same database, for optuna-dashboard."""

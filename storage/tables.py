@@ -213,3 +213,23 @@ hpo_reaper = sa.Table(
     sa.Column("last_seen_at", UtcDateTime, nullable=False),
     sa.Column("quiet_until", UtcDateTime, nullable=False),
 )
+
+# Digests only: neither a token nor a session can be got back from here.
+hpo_token = sa.Table(
+    "hpo_token",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False, unique=True),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("last_used_at", UtcDateTime),
+    sa.Column("revoked_at", UtcDateTime),
+)
+
+hpo_session = sa.Table(
+    "hpo_session",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("token_digest", sa.String(64), nullable=False, index=True),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)

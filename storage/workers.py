@@ -58,7 +58,7 @@ class Workers:
         """All workers known, the alive ones first."""
 
         def read(connection: sa.Connection) -> list[WorkerRecord]:
-            select = sa.select(t.hpo_worker, self._is_alive().label("is_alive"))
+            select = sa.select(t.hpo_worker, self.is_alive().label("is_alive"))
             select = select.order_by(sa.desc("is_alive"), t.hpo_worker.c.registered_at.desc())
             return [_record(row) for row in connection.execute(select)]
 
@@ -110,12 +110,12 @@ class Workers:
 
         return reason
 
-    def _is_alive(self) -> sa.ColumnElement[bool]:
+    def is_alive(self) -> sa.ColumnElement[bool]:
         silence = MISSED_HEARTBEATS * self._times.heartbeat_seconds
         return t.hpo_worker.c.last_seen_at > db_now(-silence)
 
     def _alive(self, connection: sa.Connection) -> Sequence[sa.Row[Any]]:
-        return connection.execute(sa.select(t.hpo_worker).where(self._is_alive())).all()
+        return connection.execute(sa.select(t.hpo_worker).where(self.is_alive())).all()
 
 
 def allowed(connection: sa.Connection, worker_id: uuid.UUID) -> Sequence[str]:

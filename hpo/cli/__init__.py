@@ -12,7 +12,10 @@ from hpo.errors import HpoError
 
 
 def main() -> None:
-    """Runs the command line; an expected error is one clear sentence and exit code 1."""
+    """Runs the command line; an expected error is one clear sentence and exit code 1.
+
+    The exit code is 3 when the service asks for a token, or for one of another role.
+    """
     try:
         app(prog_name="hpo")
     except KeyboardInterrupt:  # before a command listens for it
@@ -23,4 +26,4 @@ def main() -> None:
         typer.secho(
             "\n".join(["error:", text]) if "\n" in text else f"error: {text}", err=True, fg="red"
         )
-        raise SystemExit(1) from None
+        raise SystemExit(getattr(error, "exit_code", 1)) from None

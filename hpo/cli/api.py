@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from hpo.access import token_of
 from hpo.cli.options import DashboardWrites, Database, EndWithParent
 from hpo.cli.processes import end_with_parent
 from hpo.cli.rooms import require_driver, require_rooms
+from hpo.errors import SchemaMismatch, Unavailable
 
 if TYPE_CHECKING:
     from api.server import Server
@@ -29,8 +33,8 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="Listen beyond this machine although there are no tokens yet: whoever reaches the "
-        "port can run any objective that the workers allow.",
+        help="Listen beyond this machine although there is no token: whoever reaches the port can "
+        "run any objective that the workers allow.",
     ),
 ]
 AllowHost = Annotated[
@@ -40,6 +44,21 @@ AllowHost = Annotated[
         metavar="NAME",
         help="Another name of this service, such as that of a proxy before it; give it once for "
         "each. On a loopback address requests to other names are refused.",
+    ),
+]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="HPO_ALLOW_ORIGIN",
+        metavar="ORIGIN",
+        help="A site whose pages may use the API with a token, such as https://lab.example; give "
+        "it once for each. None by default.",
+    ),
+]
+RootPath = Annotated[
+    str,
+    typer.Option(
+        envvar="HPO_ROOT_PATH", help="The prefix under which a proxy has this service, as /hpo."
     ),
 ]
 LeaseSeconds = Annotated[
@@ -52,6 +71,12 @@ LeaseSeconds = Annotated[
     ),
 ]
 AccessLog = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
+LogFormat = Annotated[
+    Literal["text", "json"], typer.Option(envvar="HPO_LOG_FORMAT", help="How log lines look.")
+]
+# `hpo up` gives its worker a token that stands in no database; the API knows it from the
+# environment, where other users of the machine cannot read it.
+OwnWorker = Annotated[bool, typer.Option("--own-worker", hidden=True)]
 
 
 def api(
@@ -62,7 +87,11 @@ def api(
     allow_host: AllowHost = None,
     dashboard_writes: DashboardWrites = False,
     lease_seconds: LeaseSeconds = 60.0,
+    allow_origin: AllowOrigin = None,
+    root_path: RootPath = "",
     access_log: AccessLog = False,
+    log_format: LogFormat = "text",
+    own_worker: OwnWorker = False,
     with_parent: EndWithParent = False,
 ) -> None:
     """Serve REST under /v1, its documentation at /docs and optuna-dashboard at /dashboard.
@@ -73,21 +102,31 @@ def api(
       hpo api --db sqlite:///hpo.db
       hpo api --db postgresql+psycopg://hpo:secret@db/hpo --port 8080
     """
-    check_host(host, insecure=insecure)
+    check_root_path(root_path)
     end_with_parent(with_parent)
     use_utc()
     require_rooms("storage", "api")
     require_driver(db)
-    from api.app import create_app
+    from api.app import Access, create_app
+    from api.logs import set_up_logs
 
+    set_up_logs(log_format, level=logging.INFO if access_log else logging.WARNING)
     with opened(db, lease_seconds=lease_seconds) as store:
-        app = create_app(
-            store,
-            dashboard_writes=dashboard_writes,
-            reap_seconds=store.times.reap_seconds,
+        may_be_open = insecure or is_loopback(host)
+        if not may_be_open:
+            check_tokens(host, store)
+        access = Access(
             hosts=own_names(host, allow_host or ()),
+            root_path=root_path.rstrip("/"),
+            origins=frozenset(allow_origin or ()),
+            may_be_open=may_be_open,
+            own_token=token_of(os.environ) if own_worker else None,
         )
-        serve(app, host=host, port=port, access_log=access_log)
+        seconds = store.times.reap_seconds
+        app = create_app(
+            store, dashboard_writes=dashboard_writes, reap_seconds=seconds, access=access
+        )
+        serve(app, host=host, port=port)
 
 
 def own_names(host: str, others: Sequence[str]) -> frozenset[str] | None:
@@ -97,13 +136,29 @@ def own_names(host: str, others: Sequence[str]) -> frozenset[str] | None:
     return frozenset({"localhost", "127.0.0.1", "::1", host, *(name.lower() for name in others)})
 
 
-def check_host(host: str, *, insecure: bool) -> None:
-    """Raises a usage error for an address that others can reach, unless that was asked for."""
-    if not (insecure or is_loopback(host)):
+def check_root_path(path: str) -> None:
+    """Raises a usage error for a prefix that no proxy has."""
+    if path and not re.fullmatch(r"(/[\w.~-]+)+/?", path):
         raise typer.BadParameter(
-            f"{host} can be reached from other machines and this release has no tokens yet; "
-            "listen on 127.0.0.1 and put a proxy with a login before it, or add --insecure in a "
-            "network that you trust",
+            f"must be a path such as /hpo, got {path!r}", param_hint="--root-path"
+        )
+
+
+def check_tokens(host: str, store: Store) -> None:
+    """Raises a usage error for an address that others can reach while there is no token.
+
+    A database that does not answer yet is no obstacle: nobody gets in before it has one.
+    """
+    try:
+        store.prepare()
+        is_open = not store.tokens.keys().any_token_ever
+    except (Unavailable, SchemaMismatch):
+        return
+    if is_open:
+        raise typer.BadParameter(
+            f"{host} can be reached from other machines and there is no token yet; make one with "
+            "`hpo token create NAME --role admin --db …`, listen on 127.0.0.1, or add --insecure "
+            "in a network that you trust",
             param_hint="--host",
         )
 
@@ -138,7 +193,7 @@ def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
         store.close()
 
 
-def serve(app: Any, *, host: str, port: int, access_log: bool) -> None:
+def serve(app: Any, *, host: str, port: int) -> None:
     """Answers requests until SIGTERM or SIGINT, then lets running ones end."""
     import uvicorn
 
@@ -149,8 +204,8 @@ def serve(app: Any, *, host: str, port: int, access_log: bool) -> None:
         app,
         host=host,
         port=port,
-        access_log=access_log,
-        log_level="info" if access_log else "warning",
+        access_log=False,  # api.observing writes a line that names no query
+        log_config=None,
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )

@@ -16,6 +16,7 @@ from hpo.cli import (
     study_create,
     study_state,
     study_watch,
+    token,
     trials,
     up,
     worker,
@@ -38,6 +39,7 @@ app = typer.Typer(
 studies = typer.Typer(no_args_is_help=True, help="Launch, watch, pause, stop and extend studies.")
 objectives = typer.Typer(no_args_is_help=True, help="Check an objective, list those on offer.")
 database = typer.Typer(no_args_is_help=True, help="Prepare the database of a service.")
+tokens = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
 
 app.command(rich_help_panel=HERE)(up.up)
 app.command(hidden=True)(demo.demo)
@@ -46,6 +48,7 @@ app.add_typer(objectives, name="objective", rich_help_panel=USE)
 app.command("api", rich_help_panel=PARTS)(api.api)
 app.command("worker", rich_help_panel=PARTS)(worker.worker)
 app.add_typer(database, name="db", rich_help_panel=PARTS)
+app.add_typer(tokens, name="token", rich_help_panel=PARTS)
 
 studies.command("create")(study_create.create)
 studies.command("list")(study.list_studies)
@@ -68,6 +71,9 @@ studies.command("pruning")(analysis.pruning)
 objectives.command("check")(objective.check)
 objectives.command("list")(objective.list_objectives)
 database.command("upgrade")(db.upgrade)
+tokens.command("create")(token.create)
+tokens.command("list")(token.list_tokens)
+tokens.command("revoke")(token.revoke)
 
 
 def _print_version(wanted: bool) -> None:

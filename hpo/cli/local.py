@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpo.access import TOKEN_VARIABLE, new_secret, without_token
 from hpo.cli.processes import POLL_SECONDS, Interrupts, Part, start_part
 from hpo.errors import HpoError, SchemaMismatch, Unavailable
 
@@ -46,6 +47,8 @@ class LocalOptions:
     dashboard_writes: bool = False
     grace_seconds: float = 30.0
     log_folder: Path | None = None
+    # Between this API and this worker; it stands in no database and ends with them.
+    own_token: str = field(default_factory=new_secret, repr=False)
 
     @property
     def url(self) -> str:
@@ -75,7 +78,10 @@ class LocalService:
         """Starts API and worker, each when the one before it answers."""
         options = self.options
         writes = ["--dashboard-writes"] if options.dashboard_writes else []
-        self._start("api", "--db", options.database, "--port", str(options.port), *writes)
+        self._start(
+            *("api", "--own-worker", "--db", options.database),
+            *("--port", str(options.port), *writes),
+        )
         self.wait_until(lambda: is_ready(client), START_SECONDS, "the API to answer")
         self._start(
             *("worker", "--url", options.url, "--name", options.worker_name),
@@ -87,7 +93,12 @@ class LocalService:
         )
 
     def _start(self, name: str, *arguments: str) -> None:
-        self.parts.append(start_part(name, [name, *arguments], log=self.options.log(name)))
+        environment = {**without_token(os.environ), TOKEN_VARIABLE: self.options.own_token}
+        self.parts.append(
+            start_part(
+                name, [name, *arguments], log=self.options.log(name), environment=environment
+            )
+        )
 
     def check(self) -> None:
         """Raises PartEnded when a part has ended on its own."""
@@ -132,7 +143,7 @@ def local_service(options: LocalOptions, interrupts: Interrupts) -> Iterator[Loc
 
     service = LocalService(options=options, interrupts=interrupts)
     try:
-        with Client(options.url) as client:
+        with Client(options.url, token=options.own_token) as client:
             service.start(client)
         yield service
     finally:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +66,20 @@ class Part:
         return True
 
 
-def start_part(name: str, arguments: Sequence[str], *, log: Path | None = None) -> Part:
+def start_part(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Part:
     """Starts `hpo` with these arguments; its output goes to `log`, or to where ours goes."""
     # Own session: Ctrl-C reaches us alone, and we end the parts in the right order.
     command = [sys.executable, "-P", "-m", "hpo.cli", *arguments, "--end-with-parent"]
     if log is None:
-        return Part(name=name, process=_popen(command, None))
+        return Part(name=name, process=_popen(command, None, environment))
     with log.open("ab") as output:
-        return Part(name=name, process=_popen(command, output.fileno()))
+        return Part(name=name, process=_popen(command, output.fileno(), environment))
 
 
 def end_with_parent(wanted: bool) -> None:
@@ -82,9 +88,16 @@ def end_with_parent(wanted: bool) -> None:
         threading.Thread(target=_await_parent, name="parent-watch", daemon=True).start()
 
 
-def _popen(command: Sequence[str], output: int | None) -> subprocess.Popen[bytes]:
+def _popen(
+    command: Sequence[str], output: int | None, environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
     )
 
 

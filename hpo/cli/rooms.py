@@ -22,6 +22,7 @@ NEEDS = {
     "alembic": "server",
     "fastapi": "server",
     "uvicorn": "server",
+    "prometheus_client": "server",
 }
 
 

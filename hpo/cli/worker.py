@@ -44,6 +44,16 @@ Checkpoints = Annotated[
         help="Folder for checkpoints; give all nodes the same one, and any node can resume.",
     ),
 ]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HPO_TOKEN_FILE",
+        exists=True,
+        dir_okay=False,
+        help="File with a token of the role worker; HPO_TOKEN may hold the token itself. There is "
+        "no option for it: anybody can read a command line.",
+    ),
+]
 Name = Annotated[str | None, typer.Option(help="Name in lists; host:pid when not given.")]
 GraceSeconds = Annotated[
     float, typer.Option(min=0, help="Time for checkpoints after SIGTERM, before trials are ended.")
@@ -55,6 +65,7 @@ MaxOfflineSeconds = Annotated[
 
 def worker(
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
     slots: Slots = None,
     devices: Devices = "auto",
     slots_per_device: SlotsPerDevice = 1.0,
@@ -73,7 +84,7 @@ def worker(
 ) -> None:
     """Run trials on this machine's devices for the service at --url.
 
-    It needs that address and nothing else: no database, no Optuna. SIGTERM
+    It needs that address and perhaps a token: no database, no Optuna. SIGTERM
     lets trials write their checkpoints and gives them back; a second one ends
     them at once.
 
@@ -89,6 +100,7 @@ def worker(
     try:
         options = WorkerOptions(
             url=url,
+            token_file=token_file,
             slots=slots,
             devices=devices,
             slots_per_device=slots_per_device,

@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpo.client import ApiError, Client
+from hpo.access import read_token_file
+from hpo.client import AccessDenied, ApiError, Client
 from hpo.errors import HpoError, Unavailable, VersionMismatch
 from hpo.version import PROTOCOL_VERSION, __version__
 from hpo.worker.attempt import END_SECONDS, Attempt, Node
@@ -220,7 +221,7 @@ class Agent:
         for delay in delays():
             try:
                 answer = self._client.claim(document)
-            except Unavailable:
+            except (Unavailable, AccessDenied):  # the heartbeat tells of it
                 if self.draining.wait(delay):
                     return None
             except ApiError as error:
@@ -275,18 +276,36 @@ def run_worker(options: WorkerOptions) -> int:
         return ended.exit_code
     except HpoError as error:
         logger.error("%s", error)
-        return 1
+        return AccessDenied.exit_code if isinstance(error, AccessDenied) else 1
 
 
 def _serve(options: WorkerOptions, signals: Signals) -> int:
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
-        with Client(options.url, timeout_seconds=REQUEST_SECONDS) as client:
+        with Client(
+            options.url, token=_token_of(options), timeout_seconds=REQUEST_SECONDS
+        ) as client:
             return _work(options, slots, children, client, signals)
     finally:
         signals.ignore()
         children.close()
+
+
+def _token_of(options: WorkerOptions) -> Callable[[], str | None] | None:
+    """A file is read for each request, so that a new token needs no new worker."""
+    file = options.token_file
+    if file is None:
+        return None
+
+    def token() -> str | None:
+        try:
+            return read_token_file(file)
+        except OSError as error:  # it may be on its way: the service refuses until it is there
+            logger.warning("no token: %s", error)
+            return None
+
+    return token
 
 
 def _work(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpo.access import without_token
 from hpo.commands import COMMANDS_VARIABLE
 from hpo.errors import HpoError
 from hpo.version import __version__
@@ -118,7 +119,7 @@ class Children:
 def child_environment(environ: Mapping[str, str], n_threads: int) -> dict[str, str]:
     """What children inherit; it must stand before torch or OpenMP are loaded."""
     return {
-        **environ,
+        **without_token(environ),  # the code of a trial speaks to its worker, not to the service
         "OMP_NUM_THREADS": str(n_threads),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking for CUDA must not start it before a fork
         "PYTHONSAFEPATH": "1",

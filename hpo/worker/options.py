@@ -24,6 +24,7 @@ class WorkerOptions:
     """
 
     url: str
+    token_file: Path | None = None
     slots: int | None = None
     devices: str = "auto"
     slots_per_device: float = 1.0

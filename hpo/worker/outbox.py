@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hpo.client import ApiError
+from hpo.client import AccessDenied, ApiError
 from hpo.errors import HpoError, Unavailable
 from hpo.trial import Reason
 
@@ -60,7 +60,10 @@ def persist(
     *,
     on_away: Callable[[], None] = lambda: None,
 ) -> Document | None:
-    """Repeats a call until it is answered. Raises Abandoned, or ApiError when it is refused."""
+    """Repeats a call until it is answered. Raises Abandoned, or ApiError when it is refused.
+
+    A token that is no longer valid counts as a service that is away.
+    """
     n_faults = 0
     for delay in delays():
         if abandoned.is_set():
@@ -68,6 +71,8 @@ def persist(
         try:
             return call()
         except Unavailable:
+            on_away()
+        except AccessDenied:  # an administrator can mend it; until then a trial trains on
             on_away()
         except ApiError as error:
             n_faults += 1

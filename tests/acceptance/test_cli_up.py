@@ -112,6 +112,18 @@ def test_a_study_from_the_readme_runs_and_ctrl_c_ends_everything(start: Start) -
     assert not any(process.is_running() for process in every)
 
 
+def test_its_worker_goes_on_when_the_first_token_is_made(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = start()
+    made = hpo("token", "create", "me", "--role", "admin", url=service.url)
+    assert made.returncode == 0, made.stderr
+    monkeypatch.setenv("HPO_TOKEN", made.stdout.strip())
+    words = ("--name", "mine", "--objective", "objectives.synthetic:quadratic")
+    watched = hpo("study", "create", *words, "--n-trials", "2", "--watch", url=service.url)
+    assert watched.returncode == 0, watched.stderr
+
+
 def test_errors_of_the_service_are_told_line_by_line(start: Start, tmp_path: Path) -> None:
     service = start()
     document = tmp_path / "study.yaml"

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MARKDOWN = sorted(ROOT.glob("*.md"))
 OTHERS = {"source", "docker", "echo"}  # what belongs to the shell or to an engine
+# Read by every client, so that no option shows it to those who list processes.
+ENVIRONMENT_ONLY = {"HPO_TOKEN"}
 
 
 def blocks(language: str) -> list[str]:
@@ -253,7 +255,8 @@ class TestSettings:
             for path in (ROOT / room).rglob("*.py")
         ]
         read = {name for source in sources for name in re.findall(r"\bHPO_[A-Z_]*[A-Z]", source)}
-        assert read == {variable for variable, _, _ in self.ROWS}
+        assert read == {variable for variable, _, _ in self.ROWS} | ENVIRONMENT_ONLY
+        assert all(f"| `{variable}` | none |" in README for variable in ENVIRONMENT_ONLY)
 
     def test_programs_are_told_what_the_readme_says(self, tmp_path: Path) -> None:
         link: Any = None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hpo.worker.outbox as outbox_module
-from hpo.client import ApiError
+from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.worker.outbox import MAX_SERVER_FAULTS, Abandoned, Outbox, delays, persist
 
@@ -194,6 +194,15 @@ def test_a_call_besides_is_persistent_and_ends_with_the_attempt(ears: Ears) -> N
     outbox.abandon()
     with pytest.raises(Abandoned):
         outbox.call("suggest", {"token": "t"})
+
+
+def test_a_token_that_is_no_longer_valid_is_waited_for(ears: Ears) -> None:
+    denied = AccessDenied(401, {"code": "unauthorized"})
+    service = Service(denied, denied, {"verdict": "continue"}, denied, {"state": "COMPLETE"})
+    outbox = Outbox(service, ears)
+    outbox.put("report", {"step": 0})
+    outbox.settle("complete", {"token": "t", "value": 1.0})
+    assert outbox.wait() == {"state": "COMPLETE"}
 
 
 def test_persistence_stops_when_it_is_abandoned_while_waiting() -> None:

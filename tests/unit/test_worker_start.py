@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo.worker import probe
+from hpo.client import AccessDenied
+from hpo.errors import HpoError, Unavailable
+from hpo.worker import agent, probe
 from hpo.worker.children import child_environment
 from hpo.worker.devices import Slot
 from hpo.worker.forkserver import disown_finalizers, preload
@@ -60,7 +63,9 @@ def test_a_node_that_works_keeps_its_forks(
 
 
 def test_children_inherit_what_torch_reads_at_its_import() -> None:
-    environment = child_environment({"PATH": "/bin", "OMP_NUM_THREADS": "64"}, 3)
+    environment = child_environment(
+        {"PATH": "/bin", "OMP_NUM_THREADS": "64", "HPO_TOKEN": "hpo_x", "HPO_TOKEN_FILE": "y"}, 3
+    )
     assert environment == {
         "PATH": "/bin",
         "OMP_NUM_THREADS": "3",
@@ -77,3 +82,30 @@ def test_finalizers_of_preloads_are_left_to_the_server() -> None:
     finalizer.detach()
     for other, is_at_exit in before.items():
         other.atexit = is_at_exit
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [(Unavailable(), 1), (AccessDenied(401, {"detail": "asks for a token"}), 3)],
+)
+def test_a_worker_that_cannot_begin_ends_with_a_code_that_says_why(
+    error: HpoError, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(agent, "_serve", refuse)
+    monkeypatch.setattr(agent.Signals, "listen", lambda _: None)
+    assert agent.run_worker(OPTIONS) == exit_code
+
+
+def test_a_token_file_is_read_for_each_request(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    token = agent._token_of(WorkerOptions(url=OPTIONS.url, token_file=file))
+    assert callable(token)
+    for secret in ("hpo_1", "hpo_2"):
+        file.write_text(f"{secret}\n")
+        assert token() == secret
+    file.unlink()
+    assert token() is None
+    assert agent._token_of(OPTIONS) is None

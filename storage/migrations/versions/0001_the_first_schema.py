@@ -169,3 +169,26 @@ def upgrade() -> None:
         batch_op.create_index(
             batch_op.f("ix_hpo_worker_last_seen_at"), ["last_seen_at"], unique=False
         )
+
+    op.create_table(
+        "hpo_token",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+        sa.UniqueConstraint("digest"),
+    )
+    op.create_table(
+        "hpo_session",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("token_digest", sa.String(length=64), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("digest"),
+    )
+    with op.batch_alter_table("hpo_session") as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_hpo_session_token_digest"), ["token_digest"], unique=False
+        )

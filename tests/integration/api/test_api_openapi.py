@@ -13,13 +13,16 @@ from api.schemas.claims import ClaimBody, ReportBody
 from api.schemas.points import EnqueueBody
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
+from api.schemas.tokens import TokenCreate
 from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
 from storage.store import Store
 
 TRIAL = "/v1/studies/{study}/trials/{number}"
 ROUTES = {
+    "DELETE /v1/tokens/{name}",
     "GET /healthz",
+    "GET /metrics",
     "GET /readyz",
     "GET /v1/objectives",
     "GET /v1/studies",
@@ -29,6 +32,7 @@ ROUTES = {
     "POST /v1/studies/{study}/trials",
     *(f"POST {TRIAL}/{verb}" for verb in ["cancel", "requeue", "exclude", "include"]),
     "GET /v1/studies/{study}/trials",
+    "GET /v1/tokens",
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
@@ -36,6 +40,7 @@ ROUTES = {
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
     "POST /v1/studies",
+    "POST /v1/tokens",
     "POST /v1/workers",
     "POST /v1/workers/{id}/heartbeat",
     *(
@@ -94,7 +99,8 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [StudyCreate, StudyAmend, EnqueueBody, WorkerRegister, ClaimBody, ReportBody]
+    "body",
+    [StudyCreate, StudyAmend, EnqueueBody, WorkerRegister, ClaimBody, ReportBody, TokenCreate],
 )
 def test_examples_are_valid(document: dict[str, Any], body: Any) -> None:
     examples = document["components"]["schemas"][body.__name__]["examples"]

@@ -1,0 +1,169 @@
+"""The login of browsers: a page that takes a token and gives a session for it.
+
+The cookie holds a session's secret, not the token: it opens nothing as a bearer, ends after a
+working day, and at once when its token is revoked. The page needs no script and no other file.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Annotated
+from urllib.parse import parse_qs, quote
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from api.access import COOKIE, Caller, Unauthorized, session_of
+from api.routes import root_of
+from api.service import PreparedDep
+from hpo.access import Role, includes
+
+router = APIRouter(include_in_schema=False)
+
+SESSION_SECONDS = 12 * 3600
+AFTER_LOGIN = "/dashboard"
+MAX_FORM_BYTES = 4096
+# A path here: no scheme, no other host, nothing that a browser would read as either.
+OUR_PATH = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*")
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>hpo: log in</title>
+<link rel="icon" href="data:,">
+<style>
+:root {{ color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }}
+body {{ display: grid; place-items: center; min-height: 95vh; margin: 0; }}
+main {{ width: min(24rem, 90vw); }}
+label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit; }}
+input, button {{ padding: .6rem; margin: .4rem 0 1rem; }}
+.fault {{ border-left: .3rem solid #c22; padding-left: .7rem; }}
+</style>
+</head>
+<body>
+<main>
+<h1>hpo</h1>
+{body}
+</main>
+</body>
+</html>
+"""
+FORM = """\
+{fault}<form method="post" action="{root}/login?next={next}">
+<label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="current-password" required autofocus
+ aria-describedby="hint">
+<button type="submit">Log in</button>
+<p id="hint">An administrator makes one: <code>hpo token create NAME --role reader</code></p>
+</form>
+"""
+LOGGED_IN = """\
+<p>You are logged in as {name}, with the role {role}.</p>
+<p><a href="{root}/dashboard">Dashboard</a> · <a href="{root}/docs">API</a></p>
+<form method="post" action="{root}/logout"><button type="submit">Log out</button></form>
+"""
+
+
+@router.get("/login")
+async def login_page(
+    request: Request, service: PreparedDep, next: Annotated[str, Query()] = AFTER_LOGIN
+) -> Response:
+    try:
+        caller = await service.guard.caller(request.scope)
+    except Unauthorized:
+        return _form(request, next)
+    root = root_of(request.scope)
+    return (
+        RedirectResponse(root + AFTER_LOGIN, 303) if caller.name is None else _hello(root, caller)
+    )
+
+
+@router.post("/login")
+async def log_in(
+    request: Request, service: PreparedDep, next: Annotated[str, Query()] = AFTER_LOGIN
+) -> Response:
+    token = await _token_of(request)
+    holder = await service.guard.holder_of(token)
+    if holder is None:
+        return _form(request, next, "This token is not known here, or it was revoked.", 401)
+    if not includes(holder.role, Role.READER):
+        fault = f"A token of the role {holder.role} cannot read pages; ask for a reader's."
+        return _form(request, next, fault, 403)
+    secret = await anyio.to_thread.run_sync(
+        lambda: service.store.tokens.open_session(token, seconds=SESSION_SECONDS)
+    )
+    service.guard.forget()
+    root = root_of(request.scope)
+    response = RedirectResponse(root + our_path(next), 303)
+    response.set_cookie(
+        COOKIE,
+        secret,
+        max_age=SESSION_SECONDS,
+        path=root or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+@router.post("/logout")
+async def log_out(request: Request, service: PreparedDep) -> Response:
+    session = session_of(request.headers)
+    if session is not None:
+        await anyio.to_thread.run_sync(service.store.tokens.close_session, session)
+        service.guard.forget()
+    root = root_of(request.scope)
+    response = RedirectResponse(f"{root}/login", 303)
+    response.delete_cookie(
+        COOKIE,
+        path=root or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+def our_path(path: str) -> str:
+    """The path when it is one of this service, or the one that a login leads to by itself."""
+    return path if OUR_PATH.fullmatch(path) else AFTER_LOGIN
+
+
+async def _token_of(request: Request) -> str:
+    body = await request.body()
+    fields = parse_qs(body[:MAX_FORM_BYTES].decode("utf-8", "replace"))
+    return fields.get("token", [""])[0].strip()
+
+
+def _form(request: Request, next: str, fault: str = "", status: int = 200) -> Response:
+    body = FORM.format(
+        fault=f'<p class="fault" role="alert">{html.escape(fault)}</p>\n' if fault else "",
+        root=html.escape(root_of(request.scope)),
+        next=html.escape(quote(our_path(next), safe="/")),
+    )
+    return _page(body, status)
+
+
+def _hello(root: str, caller: Caller) -> Response:
+    name = html.escape(str(caller.name))
+    return _page(LOGGED_IN.format(name=name, role=caller.role, root=html.escape(root)), 200)
+
+
+def _page(body: str, status: int) -> Response:
+    headers = {
+        "Content-Security-Policy": POLICY,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+    }
+    return HTMLResponse(PAGE.format(body=body), status, headers)

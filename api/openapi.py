@@ -1,0 +1,74 @@
+"""The OpenAPI document: what every route has in common is added here and not at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from api.access import ANYBODY, rule_of
+from api.entrance import can_wait
+from api.errors import Problem, problems
+from api.routes import Route, routes_of
+
+DESCRIPTION = """\
+Launch studies, read their trials, and run workers. Non-finite numbers travel as the strings
+`"NaN"`, `"Infinity"` and `"-Infinity"`. Every error is a problem document (RFC 9457) with a
+stable `code`, and every answer has an `X-Request-ID`.
+The dashboard is at [/dashboard]({root}/dashboard).
+
+Once there is a token, every request needs one, as `Authorization: Bearer …` or by the cookie of
+`/login`. Roles: `reader`, `worker`, `operator` (both of them, and changes), `admin` (all).
+"""
+
+SCHEMES = {
+    "token": {"type": "http", "scheme": "bearer", "description": "`hpo token create` makes one."},
+    "session": {"type": "apiKey", "in": "cookie", "name": "hpo_session"},
+}
+
+
+class App(FastAPI):
+    """FastAPI with the document of this service."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Adds the schema that `api.errors.problems` refers to, and who may call what."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            components = document["components"]
+            components["schemas"].update(schema.pop("$defs"), Problem=schema)
+            components["securitySchemes"] = SCHEMES
+            for route, method, operation in _operations(document, routes_of(self.routes)):
+                _add_access(operation, route, method)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _operations(
+    document: Mapping[str, Any], routes: Iterator[Route]
+) -> Iterator[tuple[Route, str, dict[str, Any]]]:
+    for route in routes:
+        for method in route.methods:
+            operation = document["paths"].get(route.template, {}).get(method.lower())
+            if operation is not None:
+                yield route, method, operation
+
+
+def _add_access(operation: dict[str, Any], route: Route, method: str) -> None:
+    rule = rule_of(route, method, route.template)
+    assert rule is not None, f"{method} {route.template} has no rule: see api/access.py"
+    if rule == ANYBODY:
+        operation["security"] = []
+        return
+    roles = sorted(rule)
+    operation["security"] = [{"token": roles}, {"session": roles}]
+    operation["x-roles"] = roles
+    said = operation.get("description")
+    operation["description"] = (f"{said}\n\n" if said else "") + f"Role: {' or '.join(roles)}."
+    codes = ["unauthorized", "forbidden", *(["too_many"] if can_wait(route, operation) else [])]
+    for status, entry in problems(*codes).items():
+        found = operation["responses"].setdefault(str(status), entry)
+        for code in codes:
+            if f"`{code}`" in entry["description"] and f"`{code}`" not in found["description"]:
+                found["description"] += f", `{code}`"

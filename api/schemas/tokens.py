@@ -1,0 +1,51 @@
+"""Tokens, by which programs and people are known."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, ConfigDict
+
+from api.schemas.base import Body, Reply
+from hpo.access import Role, check_token_name
+from storage.tokens import TokenRecord
+
+TokenName = Annotated[str, AfterValidator(check_token_name)]
+
+
+class TokenCreate(Body):
+    """A token that is to be made."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"name": "node7", "role": "worker"}]}
+    )
+
+    name: TokenName
+    role: Role
+
+
+class TokenReply(Reply):
+    name: str
+    role: Role
+    created_at: dt.datetime
+    last_used_at: dt.datetime | None
+    revoked_at: dt.datetime | None
+
+    @classmethod
+    def of(cls, record: TokenRecord) -> TokenReply:
+        return cls.taken_from(record)
+
+
+class NewTokenReply(TokenReply):
+    """The only answer in which the token itself stands."""
+
+    token: str
+
+    @classmethod
+    def of_new(cls, record: TokenRecord, secret: str) -> NewTokenReply:
+        return cls.taken_from(record, token=secret)
+
+
+class TokenList(Reply):
+    items: list[TokenReply]
