@@ -10,7 +10,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
-from api import claims, health, objectives, studies, trials, workers
+from api import claims, health, models, objectives, studies, trials, workers
 from api.dashboard import Dashboard, no_route
 from api.docs import add_docs
 from api.doorbell import Doorbell
@@ -34,6 +34,8 @@ ROUTERS = (
     workers.router,
     claims.router,
     claims.on_trial,
+    models.router,
+    models.sending,
 )
 
 
@@ -93,6 +95,6 @@ def create_app(
     app.include_router(health.router)
     add_docs(app)
     app.router.default = no_route(dashboard)
-    app.add_middleware(Gate, hosts=hosts)
+    app.add_middleware(Gate, hosts=hosts, max_model_bytes=store.models.max_bytes)
     add_error_handlers(app)
     return app

@@ -74,7 +74,7 @@ def complete(held: Held, value: float | None) -> End:
     if _is_diverged(held):
         return prune(held)  # it went on and returned a number all the same
     if value is None:
-        value = _value_by_rule(held)
+        value = value_by_rule(held.connection, held.lease.trial_id, held.definition)
     if value is None:
         return End(
             outcome="failed",
@@ -88,15 +88,18 @@ def complete(held: Held, value: float | None) -> End:
     return End(outcome="complete", state=TrialState.COMPLETE, value=value)
 
 
-def _value_by_rule(held: Held) -> float | None:
-    curve = steps_of(held.connection, [held.lease.trial_id])[held.lease.trial_id]
+def value_by_rule(
+    connection: sa.Connection, trial_id: int, definition: StudyDefinition
+) -> float | None:
+    """The value of a trial whose objective returns none; None when it has reported none either."""
+    curve = steps_of(connection, [trial_id])[trial_id]
     values = [value for _, value in sorted(curve.items())]
     if not values:
         return None
-    if held.definition.value_rule is ValueRule.LAST:
+    if definition.value_rule is ValueRule.LAST:
         return values[-1]
     finite = [value for value in values if math.isfinite(value)] or values[-1:]
-    return held.definition.direction.best(finite)
+    return definition.direction.best(finite)
 
 
 def prune(held: Held) -> End:

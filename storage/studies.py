@@ -20,8 +20,9 @@ from storage import tables as t
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
 from storage.limits import is_over_time
+from storage.model_rows import Key, models_of
 from storage.params import params_of
-from storage.records import BestTrial, Page, StudyRecord
+from storage.records import BestTrial, ModelRecord, Page, StudyRecord
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -36,8 +37,11 @@ CHANGEABLE = (*BUDGET_FIELDS, "priority")
 class Studies:
     """The studies of one database."""
 
-    def __init__(self, database: Database, workers: Workers) -> None:
+    def __init__(
+        self, database: Database, workers: Workers, *, models_blocked: str | None = None
+    ) -> None:
         self._database, self._workers = database, workers
+        self._models_blocked = models_blocked
 
     def create(
         self, definition: StudyDefinition, *, given: frozenset[str]
@@ -103,6 +107,8 @@ class Studies:
             return []
         study_ids = [row.study_id for row in rows]
         counts, best = _counts(connection, study_ids), _best(connection, study_ids)
+        best_of = {row.uuid: best[row.study_id].number for row in rows if row.study_id in best}
+        models = models_of(connection, best_of.items())
         awaiting = _awaiting(connection, [row.uuid for row in rows])
         blocked = self._workers.blocked_by(connection)
         records = []
@@ -116,15 +122,22 @@ class Studies:
                 state=StudyState(row.state),
                 reason=row.reason,
                 blocked=blocked(definition.objective) if waits else None,
+                models_blocked=self._models_blocked if definition.keep_models else None,
                 n_started=row.n_started,
                 counts=counts[row.study_id],
                 awaiting_attempt=awaiting[row.uuid],
-                best=best.get(row.study_id),
+                best=_with_model(best.get(row.study_id), row.uuid, models),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
             )
             records.append((row.id, record))
         return records
+
+
+def _with_model(
+    best: BestTrial | None, study_uuid: str, models: Mapping[Key, ModelRecord]
+) -> BestTrial | None:
+    return best and replace(best, model=models.get((study_uuid, best.number)))
 
 
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:

@@ -18,6 +18,7 @@ from hpo.trial import Reason, TrialState, Verdict
 from storage import tables as t
 from storage.curves import steps_of
 from storage.engine import Database
+from storage.model_rows import models_of
 from storage.params import params_of
 from storage.records import AttemptRecord, CurvePoint, Page, TrialRecord
 from storage.studies import row_and_definition
@@ -112,8 +113,13 @@ def _records(
         _attrs(connection, ids),
         steps_of(connection, ids),
     )
+    models = models_of(connection, [(study.uuid, row.number) for row in rows])
     records = [
-        _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]) for row in rows
+        replace(
+            _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]),
+            model=models.get((study.uuid, row.number)),
+        )
+        for row in rows
     ]
     if not details:
         return records

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.models import ModelReply
 from hpo.numbers import strict
 from hpo.trial import Reason, TrialState, Verdict
 from storage.records import AttemptRecord, CurvePoint, LogLine, Page, TrialRecord
@@ -62,6 +63,7 @@ class TrialReply(Reply):
     prune: dict[str, Any] | None
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
+    model: ModelReply | None
     curve: list[CurvePointReply]
     attempts: list[AttemptReply]
 
@@ -72,6 +74,7 @@ class TrialReply(Reply):
             user_attrs=strict(dict(record.user_attrs)),
             worker=record.worker_name,
             prune=None if record.prune is None else strict(dict(record.prune)),
+            model=ModelReply.or_none(record.model),
             curve=[CurvePointReply.of(point) for point in record.curve],
             attempts=[AttemptReply.of(attempt) for attempt in record.attempts],
         )

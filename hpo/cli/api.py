@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,6 +52,19 @@ LeaseSeconds = Annotated[
         "often.",
     ),
 ]
+ArtifactsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--artifacts",
+        envvar="HPO_ARTIFACTS",
+        file_okay=False,
+        help="Folder for the models of the best trials, shared by all API processes; beside a "
+        "SQLite file when not given.",
+    ),
+]
+MaxModelBytes = Annotated[
+    int, typer.Option(envvar="HPO_MAX_MODEL_BYTES", min=1, help="The largest model to store.")
+]
 AccessLog = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
 
 
@@ -63,6 +77,8 @@ def api(
     dashboard_writes: DashboardWrites = False,
     lease_seconds: LeaseSeconds = 60.0,
     access_log: AccessLog = False,
+    artifacts: ArtifactsFolder = None,
+    max_model_bytes: MaxModelBytes = 2 * 1024**3,
     with_parent: EndWithParent = False,
 ) -> None:
     """Serve REST under /v1, its documentation at /docs and optuna-dashboard at /dashboard.
@@ -80,7 +96,11 @@ def api(
     require_driver(db)
     from api.app import create_app
 
-    with opened(db, lease_seconds=lease_seconds) as store:
+    options = {
+        "artifacts": artifacts or folder_beside(db),
+        "max_model_bytes": max_model_bytes,
+    }
+    with opened(db, lease_seconds=lease_seconds, **options) as store:
         app = create_app(
             store,
             dashboard_writes=dashboard_writes,
@@ -88,6 +108,12 @@ def api(
             hosts=own_names(host, allow_host or ()),
         )
         serve(app, host=host, port=port, access_log=access_log)
+
+
+def folder_beside(db: str) -> Path | None:
+    """Where models lie by default: beside a SQLite file; a database server has no such place."""
+    scheme, _, path = db.partition(":///")
+    return Path(path).parent / "artifacts" if scheme.startswith("sqlite") and path else None
 
 
 def own_names(host: str, others: Sequence[str]) -> frozenset[str] | None:
@@ -125,13 +151,13 @@ def use_utc() -> None:
 
 
 @contextmanager
-def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
+def opened(url: str, *, lease_seconds: float = 60.0, **options: Any) -> Iterator[Store]:
     """The store of a database; closing it releases the lock on a SQLite file."""
     from storage.records import LeaseTimes
     from storage.store import open_store
 
     times = LeaseTimes(lease_seconds=lease_seconds, heartbeat_seconds=lease_seconds / 6)
-    store = open_store(url, times)
+    store = open_store(url, times, **options)
     try:
         yield store
     finally:

@@ -75,7 +75,10 @@ class LocalService:
         """Starts API and worker, each when the one before it answers."""
         options = self.options
         writes = ["--dashboard-writes"] if options.dashboard_writes else []
-        self._start("api", "--db", options.database, "--port", str(options.port), *writes)
+        self._start(
+            *("api", "--db", options.database, "--port", str(options.port)),
+            *("--artifacts", str(options.data / "artifacts"), *writes),
+        )
         self.wait_until(lambda: is_ready(client), START_SECONDS, "the API to answer")
         self._start(
             *("worker", "--url", options.url, "--name", options.worker_name),
