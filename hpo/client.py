@@ -6,14 +6,18 @@ API's documents as dicts, with non-finite values of trials turned back into floa
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 import httpx2
 
 from hpo.errors import HpoError, Unavailable
+from hpo.files import written_aside
 from hpo.numbers import decode_number, strict
 
 PAGE_LIMIT = 500
@@ -21,6 +25,8 @@ STUDY_PAGE_LIMIT = 50
 LOG_PAGE_LIMIT = 1000
 AWAY = frozenset({502, 503, 504})
 NO_CONTENT = 204
+MODEL_SECONDS = 300.0  # until the service has a whole model on its disk
+PIECE_BYTES = 1024 * 1024
 
 Document = Mapping[str, Any]
 
@@ -156,6 +162,50 @@ class Client:
         response = self._send("POST", f"{_trial_path(study, number)}/{verb}", document)
         return None if response.status_code == NO_CONTENT else _read(response)
 
+    def offer_model(self, study: str, number: int, document: Document) -> dict[str, Any]:
+        """Whether the service wants the model of a trial that a worker holds."""
+        return _read(self._send("POST", f"{_trial_path(study, number)}/model", document))
+
+    def put_model(
+        self, study: str, number: int, pieces: Iterator[bytes], *, size_bytes: int, token: str
+    ) -> None:
+        """Sends the model that was offered, piece by piece."""
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(size_bytes),
+            "Lease-Token": token,
+        }
+        timeout = httpx2.Timeout(self._timeout_seconds, read=MODEL_SECONDS)
+        path = f"{_trial_path(study, number)}/model"
+        with self._reaching():
+            response = self._http.request(
+                "PUT", self.url + path, content=pieces, headers=headers, timeout=timeout
+            )
+        if not response.is_success:
+            self._refuse(response)
+
+    def download_model(
+        self,
+        study: str,
+        number: int,
+        file: Path,
+        *,
+        on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Path:
+        """Writes a trial's model to `file`, whole and checked or not at all.
+
+        `on_bytes` is told how many have come, of how many. Raises ApiError with code `not_found`
+        when the trial has no model, HpoError when what came is not what was stored.
+        """
+        url = f"{self.url}{_trial_path(study, number)}/model"
+        with self._reaching(), self._http.stream("GET", url) as response:
+            if not response.is_success:
+                response.read()
+                self._refuse(response)
+            with written_aside(file) as aside:
+                _save(response, aside, on_bytes)
+        return file
+
     def _get(self, path: str, query: Document | None = None) -> dict[str, Any]:
         return _read(self._send("GET", path, query=query))
 
@@ -180,7 +230,7 @@ class Client:
         query: Document | None = None,
         wait_seconds: float = 0.0,
     ) -> httpx2.Response:
-        try:
+        with self._reaching():
             response = self._http.request(
                 method,
                 self.url + path,
@@ -189,6 +239,15 @@ class Client:
                 params=query,
                 timeout=self._timeout_seconds + wait_seconds,
             )
+        if not response.is_success:
+            self._refuse(response)
+        return response
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turns what the network does into Unavailable."""
+        try:
+            yield
         except httpx2.TransportError as error:
             raise Unavailable(
                 f"no answer from {self.url} ({str(error) or type(error).__name__}); "
@@ -199,9 +258,6 @@ class Client:
             if not self._http.is_closed:
                 raise
             raise Unavailable("this client has been closed", url=self.url) from error
-        if not response.is_success:
-            self._refuse(response)
-        return response
 
     def _refuse(self, response: httpx2.Response) -> NoReturn:
         problem = _problem_of(response)
@@ -210,6 +266,20 @@ class Client:
             detail = _message_of(response.status_code, problem)
             raise Unavailable(f"{self.url} is not ready: {detail}", url=self.url, **facts)
         raise ApiError(response.status_code, problem)
+
+
+def _save(response: httpx2.Response, path: Path, on_bytes: Callable[[int, int], None]) -> None:
+    """Writes a model as it comes. Raises HpoError when its SHA-256 is not its ETag."""
+    total = int(response.headers.get("Content-Length", 0))
+    digest, n_bytes = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for piece in response.iter_raw(PIECE_BYTES):
+            digest.update(piece)
+            file.write(piece)
+            n_bytes += len(piece)
+            on_bytes(n_bytes, total)
+    if digest.hexdigest() != response.headers.get("ETag", "").strip('"'):
+        raise HpoError("the model came with another SHA-256 than it was stored with; try again")
 
 
 def _encoded(document: Document) -> bytes:
