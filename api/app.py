@@ -95,6 +95,6 @@ def create_app(
     app.include_router(health.router)
     add_docs(app)
     app.router.default = no_route(dashboard)
-    app.add_middleware(Gate, hosts=hosts, max_model_bytes=store.models.max_bytes)
+    app.add_middleware(Gate, hosts=hosts)
     add_error_handlers(app)
     return app

@@ -11,40 +11,39 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.errors import internal, problem
 
 MAX_BODY_BYTES = 1024 * 1024
+# A model that a worker sends is neither small nor JSON; its route takes what was offered.
 MODEL_PATH = re.compile(r"/v1/studies/[^/]+/trials/[^/]+/model")
+TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most."
 
 
 class Gate:
     """Refuses bodies that are too large or no JSON; turns an unhandled error into a problem.
 
-    A model that a worker sends is neither small nor JSON: it has a limit of its own.
-
     With `hosts` it also refuses requests that name another host: a page anywhere may have its
     name lead to this machine, and its scripts would reach a service that has no login.
     """
 
-    def __init__(
-        self, app: ASGIApp, hosts: frozenset[str] | None = None, *, max_model_bytes: int = 0
-    ) -> None:
-        self._app, self._hosts, self._max_model_bytes = app, hosts, max_model_bytes
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
+        self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        host, is_model = _host(headers), _is_model(scope)
-        max_bytes = self._max_model_bytes if is_model else MAX_BODY_BYTES
+        host = _host(headers)
         if self._hosts is not None and host not in self._hosts:
             detail = f"This service is not {host!r}; start it with --allow-host {host} if it is."
             await problem("misdirected", detail)(scope, receive, send)
-        elif _declared_length(headers) > max_bytes:
-            await problem("too_large", _too_large(max_bytes))(scope, receive, send)
-        elif not is_model and _must_be_json(scope, headers) and not _is_json(headers):
+        elif _is_model(scope):
+            await self._pass(scope, receive, send)
+        elif _declared_length(headers) > MAX_BODY_BYTES:
+            await problem("too_large", TOO_LARGE)(scope, receive, send)
+        elif _has_body(headers) and scope["path"].startswith("/v1/") and not _is_json(headers):
             detail = "The body must be JSON; send Content-Type: application/json."
             await problem("media_type", detail)(scope, receive, send)
         else:
-            await self._pass(scope, _limited(receive, max_bytes), send)
+            await self._pass(scope, _limited(receive), send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -62,7 +61,7 @@ class Gate:
             await internal(error)(scope, receive, send)
 
 
-def _limited(receive: Receive, max_bytes: int) -> Receive:
+def _limited(receive: Receive) -> Receive:
     """Counts a body that did not declare its length."""
     n_bytes = 0
 
@@ -70,23 +69,15 @@ def _limited(receive: Receive, max_bytes: int) -> Receive:
         nonlocal n_bytes
         message = await receive()
         n_bytes += len(message.get("body", b""))
-        if n_bytes > max_bytes:
-            raise HTTPException(413, _too_large(max_bytes))
+        if n_bytes > MAX_BODY_BYTES:
+            raise HTTPException(413, TOO_LARGE)
         return message
 
     return counted
 
 
-def _too_large(max_bytes: int) -> str:
-    return f"The body must be {max_bytes} bytes at most."
-
-
 def _is_model(scope: Scope) -> bool:
     return scope["method"] == "PUT" and MODEL_PATH.fullmatch(scope["path"]) is not None
-
-
-def _must_be_json(scope: Scope, headers: Headers) -> bool:
-    return _has_body(headers) and str(scope["path"]).startswith("/v1/")
 
 
 def _host(headers: Headers) -> str:

@@ -39,7 +39,7 @@ def offer_model(trial: TrialOf, body: ModelOfferBody, store: StoreDep) -> Wanted
     "/model",
     summary="The model that was offered and is wanted",
     status_code=204,
-    responses=problems("not_found", "lease_lost", "trial_finished", "model_refused", "too_large"),
+    responses=problems("not_found", "lease_lost", "trial_finished", "model_refused"),
     openapi_extra={"requestBody": {"required": True, **BODY}},
 )
 async def put_model(

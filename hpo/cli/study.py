@@ -10,7 +10,7 @@ import typer
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
 
 State = Annotated[str | None, typer.Option(metavar="STATE", help="Only studies in this state.")]
-ModelFile = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where the model goes.")]
+ModelFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where the model goes.")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch its model.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE.")]
 WithTrials = Annotated[bool, typer.Option("--trials", help="List its trials, too.")]
