@@ -221,6 +221,7 @@ class Trial:
             return
         name = f"model{suffix}" if step is None else f"model.step-{step}{suffix}"
         path = self.checkpoint_dir / name
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         with written_aside(path) as aside:
             write(aside)
         for other in self.checkpoint_dir.glob("model.*"):
