@@ -273,7 +273,7 @@ def _save(response: httpx2.Response, path: Path, on_bytes: Callable[[int, int], 
     total = int(response.headers.get("Content-Length", 0))
     digest, n_bytes = hashlib.sha256(), 0
     with path.open("wb") as file:
-        for piece in response.iter_raw(PIECE_BYTES):
+        for piece in response.iter_bytes(PIECE_BYTES):
             digest.update(piece)
             file.write(piece)
             n_bytes += len(piece)

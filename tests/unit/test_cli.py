@@ -44,6 +44,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study extend",
         "study list",
         "study pause",
+        "study replicate",
         "study resume",
         "study show",
         "study stop",
