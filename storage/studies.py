@@ -20,9 +20,9 @@ from storage import tables as t
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
 from storage.limits import is_over_time
-from storage.model_rows import Key, models_of
+from storage.model_rows import models_of
 from storage.params import params_of
-from storage.records import BestTrial, ModelRecord, Page, StudyRecord
+from storage.records import BestTrial, Page, StudyRecord
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -106,9 +106,7 @@ class Studies:
         if not rows:
             return []
         study_ids = [row.study_id for row in rows]
-        counts, best = _counts(connection, study_ids), _best(connection, study_ids)
-        best_of = {row.uuid: best[row.study_id].number for row in rows if row.study_id in best}
-        models = models_of(connection, best_of.items())
+        counts, best = _counts(connection, study_ids), _best(connection, rows)
         awaiting = _awaiting(connection, [row.uuid for row in rows])
         blocked = self._workers.blocked_by(connection)
         records = []
@@ -126,18 +124,12 @@ class Studies:
                 n_started=row.n_started,
                 counts=counts[row.study_id],
                 awaiting_attempt=awaiting[row.uuid],
-                best=_with_model(best.get(row.study_id), row.uuid, models),
+                best=best.get(row.study_id),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
             )
             records.append((row.id, record))
         return records
-
-
-def _with_model(
-    best: BestTrial | None, study_uuid: str, models: Mapping[Key, ModelRecord]
-) -> BestTrial | None:
-    return best and replace(best, model=models.get((study_uuid, best.number)))
 
 
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
@@ -246,7 +238,8 @@ def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
     return Counter({row.study_uuid: row.n_trials for row in rows})
 
 
-def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, BestTrial]:
+def _best(connection: sa.Connection, studies: Sequence[sa.Row[Any]]) -> dict[int, BestTrial]:
+    uuids = {study.study_id: study.uuid for study in studies}
     trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
     maximize = directions.direction == StudyDirection.MAXIMIZE
     loss = sa.case((maximize, -values.value), else_=values.value)
@@ -257,14 +250,20 @@ def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, Best
         )
         .join(t.trial_values, values.trial_id == trials.trial_id)
         .join(t.directions, directions.study_id == trials.study_id)
-        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE")
+        .where(trials.study_id.in_(list(uuids)), trials.state == "COMPLETE")
         .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
         .subquery()
     )
     rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
     params = params_of(connection, [row.trial_id for row in rows])
+    models = models_of(connection, [(uuids[row.study_id], row.number) for row in rows])
     return {
-        row.study_id: BestTrial(number=row.number, value=row.value, params=params[row.trial_id])
+        row.study_id: BestTrial(
+            number=row.number,
+            value=row.value,
+            params=params[row.trial_id],
+            model=models.get((uuids[row.study_id], row.number)),
+        )
         for row in rows
     }
 
