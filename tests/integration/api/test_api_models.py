@@ -27,7 +27,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def client(folder: Path, new_database: NewDatabase) -> Iterator[TestClient]:
     kind = folder.name.split("-")[1].rstrip("0123456789")
     url = new_database(kind)
-    with serving(url, artifacts=folder, max_model_bytes=MAX_BYTES, reap_seconds=0.05) as opened:
+    with serving(url, artifacts=folder, max_model_bytes=MAX_BYTES) as opened:
         yield opened
 
 
