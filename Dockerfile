@@ -23,6 +23,8 @@ RUN pip install "torch==${TORCH_VERSION}" && pip install -c constraints.txt '.[t
 
 FROM base AS api
 COPY --from=api-build /opt/hpo /opt/hpo
+# A new volume takes over the owner of the folder it is mounted on.
+RUN install --directory --owner=hpo --group=hpo /artifacts
 USER 1000:1000
 WORKDIR /home/hpo
 EXPOSE 8080
@@ -33,7 +35,6 @@ CMD ["api"]
 
 FROM base AS worker
 COPY --from=worker-build /opt/hpo /opt/hpo
-# A new volume takes over the owner of the folder it is mounted on.
 RUN install --directory --owner=hpo --group=hpo /checkpoints
 USER 1000:1000
 WORKDIR /home/hpo

@@ -17,6 +17,7 @@ from api import (
     claims,
     health,
     login,
+    models,
     objectives,
     operations,
     studies,
@@ -52,6 +53,8 @@ ROUTERS = (
     claims.router,
     claims.on_trial,
     tokens.router,
+    models.router,
+    models.sending,
 )
 
 

@@ -64,16 +64,17 @@ class Dashboard:
     def _build(self) -> ASGIApp:
         with self._building:
             if self._app is None:
-                self._app = _wsgi_as_asgi(self._store.dashboard_storage())
+                self._app = _wsgi_as_asgi(self._store)
             app: ASGIApp = self._app
             return app
 
 
-def _wsgi_as_asgi(storage: object) -> Any:
+def _wsgi_as_asgi(store: Store) -> Any:
     import optuna_dashboard
     from a2wsgi import WSGIMiddleware
 
-    return WSGIMiddleware(optuna_dashboard.wsgi(storage), workers=THREADS)
+    wsgi = optuna_dashboard.wsgi(store.dashboard_storage(), artifact_store=store.artifacts)
+    return WSGIMiddleware(wsgi, workers=THREADS)
 
 
 def _with_accept_encoding(scope: Scope) -> Scope:

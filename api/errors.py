@@ -37,6 +37,7 @@ STATUSES = {
     "idempotency_key_reused": 409,
     "too_few_trials": 409,
     "precondition_failed": 412,
+    "model_refused": 409,
     "version_mismatch": 409,
     "conflict": 409,
     "invalid": 422,

@@ -1,4 +1,5 @@
-"""What the service does by itself: it prepares the database, however late that comes, then reaps.
+"""What the service does by itself: it prepares the database, however late that comes, then reaps
+and removes models that are no longer wanted.
 
 API and database start in any order; until the database is prepared, requests get the reason why
 it is not.
@@ -51,6 +52,7 @@ class Upkeep:
                 self._doorbell.ring()
             for what, chore in self._chores:
                 await self._attempt(what, chore)
+            await self._attempt("remove old models", self._store.models.sweep)
 
     async def _prepare(self) -> None:
         pause = FIRST_PAUSE_SECONDS

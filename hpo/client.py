@@ -6,9 +6,12 @@ API's documents as dicts, with non-finite values of trials turned back into floa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
@@ -16,6 +19,7 @@ import httpx2
 
 from hpo.access import Role, token_of
 from hpo.errors import HpoError, Unavailable
+from hpo.files import written_aside
 from hpo.numbers import decode_number, strict
 
 PAGE_LIMIT = 500
@@ -24,6 +28,8 @@ LOG_PAGE_LIMIT = 1000
 AWAY = frozenset({429, 502, 503, 504})
 NO_CONTENT = 204
 DENIED = frozenset({401, 403})
+MODEL_SECONDS = 300.0  # until the service has a whole model on its disk
+PIECE_BYTES = 1024 * 1024
 
 Document = Mapping[str, Any]
 
@@ -279,6 +285,50 @@ class Client:
         response = self._send("POST", f"{_trial_path(study, number)}/{verb}", document)
         return None if response.status_code == NO_CONTENT else _read(response)
 
+    def offer_model(self, study: str, number: int, document: Document) -> dict[str, Any]:
+        """Whether the service wants the model of a trial that a worker holds."""
+        return _read(self._send("POST", f"{_trial_path(study, number)}/model", document))
+
+    def put_model(
+        self, study: str, number: int, pieces: Iterator[bytes], *, size_bytes: int, token: str
+    ) -> None:
+        """Sends the model that was offered, piece by piece."""
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(size_bytes),
+            "Lease-Token": token,
+        }
+        timeout = httpx2.Timeout(self._timeout_seconds, read=MODEL_SECONDS)
+        path = f"{_trial_path(study, number)}/model"
+        with self._reaching():
+            response = self._http.request(
+                "PUT", self.url + path, content=pieces, headers=headers, timeout=timeout
+            )
+        if not response.is_success:
+            self._refuse(response)
+
+    def download_model(
+        self,
+        study: str,
+        number: int,
+        file: Path,
+        *,
+        on_bytes: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Path:
+        """Writes a trial's model to `file`, whole and checked or not at all.
+
+        `on_bytes` is told how many have come, of how many. Raises ApiError with code `not_found`
+        when the trial has no model, HpoError when what came is not what was stored.
+        """
+        url = f"{self.url}{_trial_path(study, number)}/model"
+        with self._reaching(), self._http.stream("GET", url) as response:
+            if not response.is_success:
+                response.read()
+                self._refuse(response)
+            with written_aside(file) as aside:
+                _save(response, aside, on_bytes)
+        return file
+
     def _get(self, path: str, query: Document | None = None) -> dict[str, Any]:
         return _read(self._send("GET", path, query=query))
 
@@ -310,7 +360,7 @@ class Client:
             sent["Content-Type"] = "application/json"
         if key is not None:
             sent["Idempotency-Key"] = key
-        try:
+        with self._reaching():
             response = self._http.request(
                 method,
                 self.url + path,
@@ -319,6 +369,15 @@ class Client:
                 params=query,
                 timeout=self._timeout_seconds + wait_seconds,
             )
+        if not response.is_success:
+            self._refuse(response)
+        return response
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turns what the network does into Unavailable."""
+        try:
+            yield
         except httpx2.TransportError as error:
             raise Unavailable(
                 f"no answer from {self.url} ({str(error) or type(error).__name__}); "
@@ -329,9 +388,6 @@ class Client:
             if not self._http.is_closed:
                 raise
             raise Unavailable("this client has been closed", url=self.url) from error
-        if not response.is_success:
-            self._refuse(response)
-        return response
 
     def _with_cure(self, problem: Document) -> Document:
         """A refusal in the words of somebody who has no header to set."""
@@ -358,6 +414,20 @@ class Client:
         if response.status_code in DENIED:
             raise AccessDenied(response.status_code, self._with_cure(problem))
         raise ApiError(response.status_code, problem)
+
+
+def _save(response: httpx2.Response, path: Path, on_bytes: Callable[[int, int], None]) -> None:
+    """Writes a model as it comes. Raises HpoError when its SHA-256 is not its ETag."""
+    total = int(response.headers.get("Content-Length", 0))
+    digest, n_bytes = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for piece in response.iter_bytes(PIECE_BYTES):
+            digest.update(piece)
+            file.write(piece)
+            n_bytes += len(piece)
+            on_bytes(n_bytes, total)
+    if digest.hexdigest() != response.headers.get("ETag", "").strip('"'):
+        raise HpoError("the model came with another SHA-256 than it was stored with; try again")
 
 
 def _encoded(document: Document) -> bytes:

@@ -11,6 +11,7 @@
     │   ├── IdempotencyKeyReused
     │   ├── TooFewTrials
     │   ├── PreconditionFailed
+    │   ├── ModelRefused
     │   └── VersionMismatch
     ├── InvalidField        a value that names the field it stands in and the cure
     ├── InvalidFields       several of them
@@ -98,6 +99,12 @@ class PreconditionFailed(Conflict):
     """The study has changed since it was read; read it again and decide anew."""
 
     code = "precondition_failed"
+
+
+class ModelRefused(Conflict):
+    """The service does not keep this model; the trial goes on without it."""
+
+    code = "model_refused"
 
 
 class VersionMismatch(Conflict):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from hpo.conditions import condition_faults
+from hpo.files import written_aside
 from hpo.numbers import strict
 from hpo.space import (
     Categorical,
@@ -23,7 +24,7 @@ from hpo.space import (
     Space,
     space_to_json,
 )
-from hpo.study import Direction, check_objective_path
+from hpo.study import Direction, ValueRule, check_objective_path
 from hpo.trial import Decision, Measurement, Reason, Verdict
 
 
@@ -95,6 +96,8 @@ class Trial:
         settings: fixed values of the study, node-local ones put in by the worker.
         seed: the same for every attempt of this trial.
         device: "cpu" or "cuda"; the worker has already made the right device the visible one.
+        value_rule: which report is the trial's value when the objective returns none.
+        keeps_model: whether the study keeps the models of its best trials.
         checkpoint_dir: where this attempt may write.
         resume_dirs: folders of earlier attempts, newest first; read only.
         answered_step: the last step whose report has arrived for certain, and with it all before;
@@ -113,6 +116,8 @@ class Trial:
         seed: int = 0,
         device: str = "cpu",
         direction: Direction = Direction.MINIMIZE,
+        value_rule: ValueRule = ValueRule.LAST,
+        keeps_model: bool = True,
         checkpoint_dir: Path,
         resume_dirs: tuple[Path, ...] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -125,6 +130,7 @@ class Trial:
         self.params: dict[str, Any] = dict(params or {})
         self.settings = dict(settings or {})
         self.seed, self.device, self.direction = seed, device, direction
+        self.value_rule, self.keeps_model = value_rule, keeps_model
         self.checkpoint_dir, self.resume_dirs = checkpoint_dir, resume_dirs
         self.user_attrs: dict[str, Any] = {}
         self.answered_step = -1
@@ -216,6 +222,30 @@ class Trial:
         if not math.isfinite(number):
             raise ValueError(f"constraint {key!r} must be finite, got {number}")
         self._link.set_constraint(key, number)
+
+    def save_model(
+        self,
+        write: Callable[[Path], object],
+        *,
+        step: int | None = None,
+        suffix: str = ".pt",
+    ) -> None:
+        """Keeps what `write` puts into the file it is given as the trial's model.
+
+        The file appears whole or not at all, and the last one saved counts; `step` says of which
+        report it is. The service stores it when the trial completes among the study's best
+        `keep_models`. Does nothing in a study that keeps none.
+        """
+        if not self.keeps_model:
+            return
+        name = f"model{suffix}" if step is None else f"model.step-{step}{suffix}"
+        path = self.checkpoint_dir / name
+        self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        with written_aside(path) as aside:
+            write(aside)
+        for other in self.checkpoint_dir.glob("model.*"):
+            if other != path:
+                other.unlink()
 
     def _decide(self, decision: Decision | None) -> None:
         if decision is None or decision.verdict is Verdict.CONTINUE:

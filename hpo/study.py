@@ -16,6 +16,7 @@ from hpo.space import Space
 
 # One rule for SQLite and PostgreSQL, and safe in a URL without escaping.
 STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+TRIAL_NAME = re.compile(rf"{STUDY_NAME.pattern}/[0-9]{{1,10}}")
 OBJECTIVE_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -67,6 +68,7 @@ class Algorithm:
 
 # Beyond a handful nearly every trial is on the front.
 MAX_DIRECTIONS = 10
+MAX_MODELS = 1000
 # About 30 years: what every clock and timer takes.
 MAX_LIMIT_SECONDS = 1e9
 
@@ -106,6 +108,8 @@ class StudyDefinition:
 
     `directions` has one entry for each value of the objective, of which `direction` is the
     first; left out, there is one value. The same holds for `metrics` and `metric`, their names.
+    `keep_models` of its best trials leave their models behind. `replicates` names the trial, as
+    STUDY/NUMBER, whose parameters it tries under other seeds.
     """
 
     name: str
@@ -126,6 +130,8 @@ class StudyDefinition:
     retry_backoff_seconds: float = 5.0
     on_diverged: OnFault = OnFault.PRUNE
     on_out_of_memory: OnFault = OnFault.PRUNE
+    keep_models: int = 1
+    replicates: str | None = None
     priority: int = 0
 
     def __post_init__(self) -> None:
@@ -137,6 +143,7 @@ class StudyDefinition:
             )
         check_objective_path(self.objective)
         self._complete_the_lists()
+        _check_replicates(self.replicates)
         if not 0 <= self.seed <= MAX_SEED:
             raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
         if self.space is not None and not self.space:
@@ -147,6 +154,8 @@ class StudyDefinition:
             raise InvalidField("max_steps", f"must be 1 or more, got {self.max_steps}")
         if self.max_attempts < 1:
             raise InvalidField("max_attempts", f"must be 1 or more, got {self.max_attempts}")
+        if not 0 <= self.keep_models <= MAX_MODELS:
+            raise InvalidField("keep_models", f"must be 0 to {MAX_MODELS}, got {self.keep_models}")
         if not 0 <= self.retry_backoff_seconds <= 3600:
             raise InvalidField(
                 "retry_backoff_seconds", f"must be 0 to 3600, got {self.retry_backoff_seconds}"
@@ -173,3 +182,8 @@ def check_objective_path(path: str) -> None:
     """Raises InvalidField unless `path` reads "module:name"."""
     if not OBJECTIVE_PATH.fullmatch(path):
         raise InvalidField("objective", f'must read "module:name", got {path!r}')
+
+
+def _check_replicates(trial: str | None) -> None:
+    if trial is not None and not TRIAL_NAME.fullmatch(trial):
+        raise InvalidField("replicates", f"must read STUDY/NUMBER, got {trial!r}")

@@ -75,7 +75,7 @@ def complete(held: Held, values: Sequence[float]) -> End:
         return prune(held)  # it went on and returned a number all the same
     n_wanted = len(held.definition.directions)
     if not values and n_wanted == 1:
-        values = _value_by_rule(held)
+        values = values_by_rule(held.connection, held.lease.trial_id, held.definition)
     if len(values) != n_wanted:
         return End(
             outcome="failed",
@@ -97,13 +97,16 @@ def _wrong_number(n_values: int, n_wanted: int) -> str:
     return f"The objective returned {n_values or 'no'} values; the study needs {wanted}."
 
 
-def _value_by_rule(held: Held) -> Sequence[float]:
-    curve = steps_of(held.connection, [held.lease.trial_id])[held.lease.trial_id]
+def values_by_rule(
+    connection: sa.Connection, trial_id: int, definition: StudyDefinition
+) -> Sequence[float]:
+    """The value of a trial whose objective returns none; empty when it has reported none either."""
+    curve = steps_of(connection, [trial_id])[trial_id]
     values = [value for _, value in sorted(curve.items())]
-    if held.definition.value_rule is ValueRule.LAST or not values:
+    if definition.value_rule is ValueRule.LAST or not values:
         return values[-1:]
     finite = [value for value in values if math.isfinite(value)] or values[-1:]
-    return [held.definition.direction.best(finite)]
+    return [definition.direction.best(finite)]
 
 
 def prune(held: Held) -> End:

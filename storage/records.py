@@ -25,12 +25,36 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOffer:
+    """A model that an attempt has: `step` is None when nobody said of which one it is."""
+
+    step: int | None
+    sha256: str
+    size_bytes: int
+    suffix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRecord(ModelOffer):
+    """The stored model of a trial, by Optuna's name of its file."""
+
+    study_name: str
+    number: int
+    artifact_id: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.study_name}-{self.number}{self.suffix}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BestTrial:
     """The COMPLETE trial with the best finite value; ties go to the smaller number."""
 
     number: int
     value: float
     params: Mapping[str, Choice]
+    model: ModelRecord | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +62,8 @@ class StudyRecord:
     """A study with what became of it so far.
 
     `counts` has every trial state; `awaiting_attempt` of the RUNNING ones wait to be claimed
-    again. `blocked` says why no registered worker can serve a study that has work left.
+    again. `blocked` says why no registered worker can serve a study that has work left,
+    `models_blocked` why no models are stored though the study keeps some.
     """
 
     uuid: UUID
@@ -46,6 +71,7 @@ class StudyRecord:
     state: StudyState
     reason: str | None
     blocked: str | None
+    models_blocked: str | None
     n_started: int
     counts: Mapping[TrialState, int]
     awaiting_attempt: int
@@ -122,6 +148,7 @@ class TrialRecord:
     constraints: Mapping[str, float] = field(default_factory=dict)
     enqueued: Mapping[str, Choice] | None = None
     exclusion: Exclusion | None = None
+    model: ModelRecord | None = None
     curve: Sequence[CurvePoint] = ()
     attempts: Sequence[AttemptRecord] = ()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from hpo.trial import Failure, Reason, TrialState
-from storage import leases, outcomes
+from storage import leases, models, outcomes
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now, naive_utc
@@ -113,6 +113,8 @@ def _write(held: Held, end: End, *, asked: str | None = None) -> Settled:
     connection = held.connection
     state = TrialState.RUNNING if end.state is None else _end_trial(held, end, end.state)
     settled = Settled(state=state, awaiting_attempt=end.state is None, reason=end.reason)
+    if state is TrialState.COMPLETE:
+        models.settle(connection, held.study.uuid, held.definition, held.lease)
     due = None if end.state is not None else db_now(end.pause_seconds)
     connection.execute(
         t.hpo_trial.update()

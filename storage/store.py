@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -20,12 +21,14 @@ from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
 from storage.analysis import Analysis
+from storage.artifacts import Artifacts
 from storage.census import Census, count
 from storage.claims import Claims
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
+from storage.models import Models
 from storage.optuna_storage import cached
 from storage.reaper import Reaper
 from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Remarks, Settled
@@ -43,6 +46,7 @@ from storage.workers import Workers
 Attrs: TypeAlias = Mapping[str, object]
 Constraints: TypeAlias = Mapping[str, float]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+MAX_MODEL_BYTES = 2 * 1024**3
 
 
 class Leased:
@@ -129,14 +133,23 @@ class Leased:
 class Store:
     """Everything in one database; every method may be called from any thread."""
 
-    def __init__(self, url: str, times: LeaseTimes) -> None:
+    def __init__(
+        self, url: str, times: LeaseTimes, *, artifacts: Path | None, max_model_bytes: int
+    ) -> None:
         self.times = times
         self._database = Database(url)
         self._optuna = cached(self._database)
         self._is_prepared = False
         search = Search(self._database, self._optuna)
         self.workers = Workers(self._database, times)
-        self.studies = Studies(self._database, self.workers)
+        self.artifacts = None if artifacts is None else Artifacts(artifacts)
+        self.models = Models(
+            self._database,
+            self.artifacts,
+            max_bytes=max_model_bytes,
+            lease_seconds=times.lease_seconds,
+        )
+        self.studies = Studies(self._database, self.workers, models_blocked=self.models.obstacle)
         self.lifecycle = Lifecycle(self._database, self.studies)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
@@ -177,9 +190,18 @@ class Store:
         self._database.close()
 
 
-def open_store(url: str, times: LeaseTimes | None = None) -> Store:
-    """Opens a database by its URL. Raises InvalidField("url", …) or DatabaseInUse."""
+def open_store(
+    url: str,
+    times: LeaseTimes | None = None,
+    *,
+    artifacts: Path | None = None,
+    max_model_bytes: int = MAX_MODEL_BYTES,
+) -> Store:
+    """Opens a database by its URL. Raises InvalidField("url", …) or DatabaseInUse.
+
+    Models are stored in the folder `artifacts`; without one, none are.
+    """
     # Optuna 5 stores naive UTC and shows local time: one zone, and nothing shifts.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    return Store(url, times or LeaseTimes())
+    return Store(url, times or LeaseTimes(), artifacts=artifacts, max_model_bytes=max_model_bytes)

@@ -21,6 +21,7 @@ from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to
 from storage.engine import Database, db_now
 from storage.exclusions import is_result
 from storage.limits import is_over_time
+from storage.model_rows import models_of
 from storage.params import params_of
 from storage.records import BestTrial, Page, StudyRecord
 from storage.requests import fingerprint_of, once
@@ -40,8 +41,11 @@ VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at")
 class Studies:
     """The studies of one database."""
 
-    def __init__(self, database: Database, workers: Workers) -> None:
+    def __init__(
+        self, database: Database, workers: Workers, *, models_blocked: str | None = None
+    ) -> None:
         self._database, self._workers = database, workers
+        self._models_blocked = models_blocked
 
     def create(
         self,
@@ -128,7 +132,7 @@ class Studies:
         if not rows:
             return []
         study_ids = [row.study_id for row in rows]
-        counts, best = _counts(connection, study_ids), _best(connection, study_ids)
+        counts, best = _counts(connection, study_ids), _best(connection, rows)
         awaiting = _awaiting(connection, [row.uuid for row in rows])
         blocked = self._workers.blocked_by(connection)
         records = []
@@ -142,6 +146,7 @@ class Studies:
                 state=StudyState(row.state),
                 reason=row.reason,
                 blocked=blocked(definition.objective) if waits else None,
+                models_blocked=self._models_blocked if definition.keep_models else None,
                 n_started=row.n_started,
                 counts=counts[row.study_id],
                 awaiting_attempt=awaiting[row.uuid],
@@ -268,8 +273,9 @@ def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
     return Counter({row.study_uuid: row.n_trials for row in rows})
 
 
-def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, BestTrial]:
+def _best(connection: sa.Connection, studies: Sequence[sa.Row[Any]]) -> dict[int, BestTrial]:
     """Of each study with one direction; trials that violate a constraint are not good at all."""
+    uuids = {study.study_id: study.uuid for study in studies}
     trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
     second = t.directions.alias()
     maximize = directions.direction == StudyDirection.MAXIMIZE
@@ -282,15 +288,21 @@ def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, Best
         )
         .join(t.trial_values, values.trial_id == trials.trial_id)
         .join(t.directions, directions.study_id == trials.study_id)
-        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE", ~has_second)
+        .where(trials.study_id.in_(list(uuids)), trials.state == "COMPLETE", ~has_second)
         .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
         .where(is_result())
         .subquery()
     )
     rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
     params = params_of(connection, [row.trial_id for row in rows])
+    models = models_of(connection, [(uuids[row.study_id], row.number) for row in rows])
     return {
-        row.study_id: BestTrial(number=row.number, value=row.value, params=params[row.trial_id])
+        row.study_id: BestTrial(
+            number=row.number,
+            value=row.value,
+            params=params[row.trial_id],
+            model=models.get((uuids[row.study_id], row.number)),
+        )
         for row in rows
     }
 

@@ -167,6 +167,25 @@ hpo_verdict = sa.Table(
     sa.Column("evidence", sa.JSON(none_as_null=True)),
 )
 
+# Models that attempts have offered; the artifact store holds their files. A row outlives its file,
+# so no crash leaves a file behind that nobody knows.
+hpo_model = sa.Table(
+    "hpo_model",
+    metadata,
+    sa.Column("artifact_id", _UUID, primary_key=True),
+    sa.Column("study_uuid", _UUID, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("trial_id", sa.Integer, nullable=False),
+    sa.Column("token", sa.String(64), nullable=False),  # of the attempt whose model it is
+    sa.Column("state", sa.String(8), nullable=False, index=True),  # offered, kept, dropped
+    sa.Column("step", sa.Integer),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("suffix", sa.String(40), nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("ix_hpo_model_trial", "study_uuid", "number"),
+)
+
 hpo_worker = sa.Table(
     "hpo_worker",
     metadata,

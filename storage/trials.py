@@ -19,6 +19,7 @@ from storage.curves import steps_of
 from storage.engine import Database
 from storage.enqueueing import fixed_params_of
 from storage.exclusions import exclusions_of
+from storage.model_rows import models_of
 from storage.params import params_of
 from storage.records import AttemptRecord, CurvePoint, TrialRecord, TrialsPage
 from storage.remarks import constraints_of
@@ -129,11 +130,13 @@ def _records(
     )
     numbers = [row.number for row in rows]
     enqueued, excluded = fixed_params_of(connection, ids), exclusions_of(connection, study, numbers)
+    models = models_of(connection, [(study.uuid, number) for number in numbers])
     records = [
         replace(
             _record(row, params[row.trial_id], attrs[row.trial_id], steps[row.trial_id]),
             enqueued=enqueued.get(row.trial_id),
             exclusion=excluded.get(row.number),
+            model=models.get((study.uuid, row.number)),
         )
         for row in rows
     ]

@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx2
@@ -88,9 +89,12 @@ def trial_path(claim: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def serving(url: str, **options: Any) -> Iterator[TestClient]:
+def serving(
+    url: str, *, artifacts: Path | None = None, max_model_bytes: int = 1000, **options: Any
+) -> Iterator[TestClient]:
     """A client of a service on this database, once the database is prepared."""
-    with TestClient(create_app(open_store(url), **options)) as client:
+    store = open_store(url, artifacts=artifacts, max_model_bytes=max_model_bytes)
+    with TestClient(create_app(store, **options)) as client:
         await_ready(client)
         yield client
 

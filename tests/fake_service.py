@@ -27,6 +27,7 @@ MEMBERS = {
     "start": {"token", "resumed_from_step"},
     "suggest": {"token", "name", "parameter"},
     "report": {"token", "step", "value", "elapsed_seconds", "metrics", "user_attrs"},
+    "model": {"token", "value", "step", "sha256", "size_bytes", "suffix"},
     "complete": {"token", "value", "user_attrs"},
     "prune": {"token", "user_attrs"},
     "fail": {"token", "reason", "message", "traceback", "user_attrs"},
@@ -59,6 +60,7 @@ class FakeService:
         self.verdict: Callable[[int], Document] = lambda step: {"verdict": "continue"}
         self.refuse: Callable[[str, Document], Answer | None] = lambda verb, document: None
         self.suggestions: Document = {}
+        self.models: list[tuple[str, bytes]] = []
         self.heartbeat_seconds = 0.05
         self.studies: list[Document] = []
         self.trials: dict[int, Document] = {}
@@ -83,6 +85,7 @@ class FakeService:
             "seed": 7,
             "max_steps": None,
             "value_rule": "last",
+            "keep_models": 0,
             "lease_seconds": 60,
             "seconds_left": None,
             "no_progress_seconds": None,
@@ -169,6 +172,7 @@ class FakeService:
             "claims": self._claim,
             "suggest": lambda _, asked: (200, {"value": self.suggestions[asked["name"]]}),
             "report": lambda _, report: (200, self._verdict(report)),
+            "model": lambda *_: (200, {"wanted": True, "reason": None}),
         }
         if verb in takers:
             return takers[verb](path, document)
@@ -176,6 +180,18 @@ class FakeService:
             is_released = verb == "release"
             return 200, {"state": STATES[verb], "awaiting_attempt": is_released, "reason": None}
         return 204, None
+
+    def take_model(self, token: str, content: bytes) -> Answer:
+        """The model that was wanted."""
+        with self.changed:
+            if self.is_away:
+                self.turned_away.append("put_model")
+                self.changed.notify_all()
+                return problem(503, "unavailable")
+            self.models.append((token, content))
+            self.said.append(("put_model", {"token": token}))
+            self.changed.notify_all()
+        return self.refuse("put_model", {"token": token}) or (204, None)
 
     def look_up(self, path: str) -> Answer:
         """The answer to a question: the studies, the running trials of one, or one trial."""
@@ -233,6 +249,10 @@ def serving(service: FakeService) -> Iterator[FakeService]:
                 self.close_connection = True
                 return
             self.reply(answer)
+
+        def do_PUT(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            self.reply(service.take_model(self.headers["Lease-Token"], content))
 
         def do_GET(self) -> None:
             self.reply(service.look_up(self.path))

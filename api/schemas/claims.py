@@ -79,6 +79,7 @@ class ClaimReply(Reply):
     seed: int
     max_steps: int | None
     value_rule: ValueRule
+    keep_models: int
     lease_seconds: float
     seconds_left: float | None
     no_progress_seconds: float | None
@@ -95,6 +96,7 @@ class ClaimReply(Reply):
             settings=strict(dict(definition.settings)),
             max_steps=definition.max_steps,
             value_rule=definition.value_rule,
+            keep_models=definition.keep_models,
             no_progress_seconds=definition.budget.no_progress_seconds,
         )
 

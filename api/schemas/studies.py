@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import Field
 
 from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.models import ModelReply
 from api.schemas.space import space_reply
 from hpo.numbers import strict
 from hpo.study import Algorithm, Direction, OnFault, StudyState, ValueRule
@@ -21,6 +22,7 @@ PROGRESS = (
     "state",
     "reason",
     "blocked",
+    "models_blocked",
     "n_started",
     "counts",
     "awaiting_attempt",
@@ -35,10 +37,11 @@ class BestReply(Reply):
     number: int
     value: float
     params: dict[str, Any]
+    model: ModelReply | None
 
     @classmethod
     def of(cls, best: BestTrial) -> BestReply:
-        return cls.taken_from(best)
+        return cls.taken_from(best, model=ModelReply.or_none(best.model))
 
 
 class BestOfStudyReply(BestReply):
@@ -46,7 +49,7 @@ class BestOfStudyReply(BestReply):
 
     @classmethod
     def of_study(cls, study: str, best: BestTrial) -> BestOfStudyReply:
-        return cls.taken_from(best, study=study)
+        return cls.taken_from(best, study=study, model=ModelReply.or_none(best.model))
 
 
 class BudgetReply(Reply):
@@ -69,6 +72,7 @@ class StudyReply(Reply):
     state: StudyState
     reason: str | None
     blocked: str | None
+    models_blocked: str | None
     objective: str
     direction: Direction | None
     directions: list[Direction]
@@ -85,6 +89,8 @@ class StudyReply(Reply):
     retry_backoff_seconds: float
     on_diverged: OnFault
     on_out_of_memory: OnFault
+    keep_models: int
+    replicates: str | None
     priority: int
     budget: BudgetReply
     n_started: int

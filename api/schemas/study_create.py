@@ -42,7 +42,9 @@ from hpo.errors import InvalidField
 from hpo.objective import Descriptor
 from hpo.seeds import MAX_SEED
 from hpo.study import (
+    MAX_MODELS,
     STUDY_NAME,
+    TRIAL_NAME,
     Algorithm,
     Budget,
     Direction,
@@ -150,6 +152,8 @@ class StudyCreate(Body):
     retry_backoff_seconds: Annotated[Seconds, Field(le=3600)] | None = None
     on_diverged: OnFault | None = None
     on_out_of_memory: OnFault | None = None
+    keep_models: Annotated[Int, Field(ge=0, le=MAX_MODELS)] | None = None
+    replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
 
     _faults: list[Fault] = PrivateAttr(default_factory=list)
@@ -270,6 +274,8 @@ class StudyCreate(Body):
             "retry_backoff_seconds",
             "on_diverged",
             "on_out_of_memory",
+            "keep_models",
+            "replicates",
             "priority",
         )
         choices = {name: getattr(self, name) for name in names}

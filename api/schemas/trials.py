@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.models import ModelReply
 from hpo.numbers import strict
 from hpo.trial import Reason, TrialState, Verdict
 from storage.records import (
@@ -89,6 +90,7 @@ class TrialReply(Reply):
     ended_at: dt.datetime | None
     enqueued: dict[str, Any] | None
     exclusion: ExclusionReply | None
+    model: ModelReply | None
     curve: list[CurvePointReply]
     attempts: list[AttemptReply]
 
@@ -103,6 +105,7 @@ class TrialReply(Reply):
             prune=None if record.prune is None else strict(dict(record.prune)),
             enqueued=None if record.enqueued is None else strict(dict(record.enqueued)),
             exclusion=None if record.exclusion is None else ExclusionReply.of(record.exclusion),
+            model=ModelReply.or_none(record.model),
             curve=[CurvePointReply.of(point) for point in record.curve],
             attempts=[AttemptReply.of(attempt) for attempt in record.attempts],
         )

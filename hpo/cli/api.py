@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -70,6 +71,19 @@ LeaseSeconds = Annotated[
         "often.",
     ),
 ]
+ArtifactsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--artifacts",
+        envvar="HPO_ARTIFACTS",
+        file_okay=False,
+        help="Folder for the models of the best trials, shared by all API processes; beside a "
+        "SQLite file when not given.",
+    ),
+]
+MaxModelBytes = Annotated[
+    int, typer.Option(envvar="HPO_MAX_MODEL_BYTES", min=1, help="The largest model to store.")
+]
 AccessLog = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
 LogFormat = Annotated[
     Literal["text", "json"], typer.Option(envvar="HPO_LOG_FORMAT", help="How log lines look.")
@@ -92,6 +106,8 @@ def api(
     access_log: AccessLog = False,
     log_format: LogFormat = "text",
     own_worker: OwnWorker = False,
+    artifacts: ArtifactsFolder = None,
+    max_model_bytes: MaxModelBytes = 2 * 1024**3,
     with_parent: EndWithParent = False,
 ) -> None:
     """Serve REST under /v1, its documentation at /docs and optuna-dashboard at /dashboard.
@@ -111,7 +127,11 @@ def api(
     from api.logs import set_up_logs
 
     set_up_logs(log_format, level=logging.INFO if access_log else logging.WARNING)
-    with opened(db, lease_seconds=lease_seconds) as store:
+    options = {
+        "artifacts": artifacts or folder_beside(db),
+        "max_model_bytes": max_model_bytes,
+    }
+    with opened(db, lease_seconds=lease_seconds, **options) as store:
         may_be_open = insecure or is_loopback(host)
         if not may_be_open:
             check_tokens(host, store)
@@ -127,6 +147,12 @@ def api(
             store, dashboard_writes=dashboard_writes, reap_seconds=seconds, access=access
         )
         serve(app, host=host, port=port)
+
+
+def folder_beside(db: str) -> Path | None:
+    """Where models lie by default: beside a SQLite file; a database server has no such place."""
+    scheme, _, path = db.partition(":///")
+    return Path(path).parent / "artifacts" if scheme.startswith("sqlite") and path else None
 
 
 def own_names(host: str, others: Sequence[str]) -> frozenset[str] | None:
@@ -180,13 +206,13 @@ def use_utc() -> None:
 
 
 @contextmanager
-def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
+def opened(url: str, *, lease_seconds: float = 60.0, **options: Any) -> Iterator[Store]:
     """The store of a database; closing it releases the lock on a SQLite file."""
     from storage.records import LeaseTimes
     from storage.store import open_store
 
     times = LeaseTimes(lease_seconds=lease_seconds, heartbeat_seconds=lease_seconds / 6)
-    store = open_store(url, times)
+    store = open_store(url, times, **options)
     try:
         yield store
     finally:

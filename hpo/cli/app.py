@@ -14,6 +14,7 @@ from hpo.cli import (
     objective,
     study,
     study_create,
+    study_replicate,
     study_state,
     study_watch,
     token,
@@ -55,6 +56,7 @@ studies.command("list")(study.list_studies)
 studies.command("show")(study.show)
 studies.command("watch")(study_watch.watch)
 studies.command("best")(study.best)
+studies.command("replicate")(study_replicate.replicate)
 studies.command("pause")(study_state.pause)
 studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)

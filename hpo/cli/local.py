@@ -80,6 +80,7 @@ class LocalService:
         writes = ["--dashboard-writes"] if options.dashboard_writes else []
         self._start(
             *("api", "--own-worker", "--db", options.database),
+            *("--artifacts", str(options.data / "artifacts")),
             *("--port", str(options.port), *writes),
         )
         self.wait_until(lambda: is_ready(client), START_SECONDS, "the API to answer")

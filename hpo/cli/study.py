@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,9 @@ import typer
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
 
 State = Annotated[str | None, typer.Option(metavar="STATE", help="Only studies in this state.")]
+ModelFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where the model goes.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch its model.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE.")]
 WithTrials = Annotated[bool, typer.Option("--trials", help="List its trials, too.")]
 
 
@@ -63,24 +67,39 @@ def show(
         out.print(trials_table(found, max_steps=study["max_steps"]))
 
 
-def best(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the best parameters found so far.
+def best(
+    name: StudyName,
+    file: ModelFile = None,
+    download: Download = False,
+    force: Force = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show the best parameters found so far, and fetch the model that goes with them.
 
-    While no trial has completed it says so, exit code 1.
+    While no trial has completed it says so, exit code 1. With --download the model is
+    written to FILE, by default STUDY-NUMBER.pt.
 
     Examples:
       hpo study best first
       hpo study best first --json > best.json
+      hpo study best first --download weights.pt
     """
     from hpo.cli.output import console, number, params_table, print_json
+    from hpo.cli.study_model import download as fetch
     from hpo.client import Client
 
+    if file is not None and not download:
+        raise typer.BadParameter("goes with --download", param_hint="FILE")
     with Client(url) as client:
         found = client.best(name)
+        path = fetch(client, name, found, file, force=force) if download else None
     if as_json:
-        return print_json(found)
+        return print_json(found if path is None else {**found, "file": str(path)})
     title = f"Trial {found['number']}, value {number(found['value'])}"
     console().print(params_table(title, found["params"]))
+    if path is not None:
+        typer.echo(f"Its model is in {path}.")
 
 
 def _print_facts(out: Any, study: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from hpo.errors import HpoError
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
 # The step is the last one reported, and "start" before the first; batches are those after it.
 FILE_NAME = re.compile(r"(?:step-(?P<step>\d{8})|start)(?:-batch-(?P<batch>\d{8}))?\.pt")

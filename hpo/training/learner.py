@@ -7,7 +7,7 @@ clip, step, adapt the scale; then average and schedule, if it was a real step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -82,12 +82,17 @@ class Learner:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Evaluation mode without gradients, with averaged weights where they are asked for."""
-        averaged = self.ema is not None and self.options.evaluate_ema
-        with (
-            self.ema.in_place() if self.ema and averaged else nullcontext(),
-            evaluating(self.model),
-        ):
+        with self._averaged(), evaluating(self.model):
             yield
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        averaged = self.ema is not None and self.options.evaluate_ema
+        return self.ema.in_place() if self.ema and averaged else nullcontext()
+
+    def evaluated_weights(self) -> dict[str, Any]:
+        """A copy on the CPU of the weights that evaluation sees, which may be averages."""
+        with self._averaged():
+            return {name: _copied(value) for name, value in self.model.state_dict().items()}
 
     def evaluate(self, source: Any) -> dict[str, float]:
         """The recipe's metrics on a source of batches, whole again when memory ran out."""
@@ -173,6 +178,13 @@ class Learner:
     def _say_smaller(self, size: int) -> None:
         free_unused(self.device)
         say(f"out of memory: going on with {size} samples at a time; the batch stays whole")
+
+
+def _copied(value: Any) -> Any:
+    """Extra state of a module may be no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from hpo.objective import Trial, TrialPruned, TrialReleased
+from hpo.study import ValueRule
 from hpo.training.batches import Batch, count_samples
 from hpo.training.checkpoint import Checkpoints, say
 from hpo.training.data import source_of
@@ -23,6 +24,7 @@ from hpo.training.divergence import DivergenceWatch, check_metrics
 from hpo.training.learner import Learner
 from hpo.training.memory import failing_out_of_memory, memory_attrs
 from hpo.training.metrics import SampleMeans
+from hpo.training.model_file import model_document
 from hpo.training.options import TrainingOptions
 from hpo.training.progress import Progress
 from hpo.training.recipe import Recipe
@@ -56,7 +58,7 @@ class Training:
         halves_batches: bool | None = None,
     ) -> None:
         self.recipe, self.trial, self._clock = recipe, trial, clock
-        params = recipe.params_of(trial)
+        self._params = params = recipe.params_of(trial)
         self.options = TrainingOptions.of(params)
         self.device = torch.device(trial.device)
         if self.options.deterministic:
@@ -73,6 +75,7 @@ class Training:
         seed_stream(trial.seed, "dropout")
         self.watch = DivergenceWatch(self.learner.precision)
         self.progress, self._means = Progress(), SampleMeans()
+        self._best_weights: dict[str, Any] | None = None
         self.checkpoints = Checkpoints(
             trial.checkpoint_dir, trial.resume_dirs, fingerprint=self._fingerprint()
         )
@@ -89,6 +92,7 @@ class Training:
             while self.progress.epochs < self.options.epochs:
                 self._one_epoch()
                 self._report_last()
+            self._save_model()
         finally:
             self._set_user_attrs()
 
@@ -121,6 +125,8 @@ class Training:
         self._lap(training=False)
         value = self._value(metrics)
         self.progress.record(value, {**metrics, "train_loss": train_loss}, self.trial.direction)
+        if self._keeps_best and self.progress.is_best_last:
+            self._best_weights = self.learner.evaluated_weights()
         if self._clock() - self._checkpointed_at >= self.options.checkpoint_seconds:
             self._write_checkpoint()
 
@@ -190,9 +196,30 @@ class Training:
             "watch": self.watch.state_dict(),
             "progress": asdict(self.progress),
             "means": self._means.state_dict(),
+            "best_weights": self._best_weights,
         }
         self.checkpoints.write(self.progress.last_step, state, batch=self.progress.batches)
         self._checkpointed_at = self._lap_at = self._clock()
+
+    @property
+    def _keeps_best(self) -> bool:
+        """Whether the weights of the best step are held until the end, and in checkpoints."""
+        return self.trial.keeps_model and self.trial.value_rule is ValueRule.BEST
+
+    def _save_model(self) -> None:
+        """Writes the weights whose value is the trial's: of the best step or of the last."""
+        progress = self.progress
+        if not self.trial.keeps_model:
+            return
+        if self._keeps_best:
+            assert progress.best is not None, "there was an epoch"
+            step, weights = progress.best["step"], self._best_weights
+        else:
+            step, weights = progress.last_step, self.learner.evaluated_weights()
+        if weights is None or step is None:
+            return  # the checkpoint is of a time when nobody asked for models
+        document = model_document(self.trial, self._params, progress.history[step], weights)
+        self.trial.save_model(lambda path: torch.save(document, path), step=step)
 
     def _resume(self) -> bool:
         found = self.checkpoints.load()
@@ -203,6 +230,7 @@ class Training:
         self.watch.load_state_dict(state["watch"])
         self.progress = Progress(**state["progress"])
         self._means.load_state_dict(state["means"])
+        self._best_weights = state["best_weights"]
         set_rng_state(state["rng"])
         say(f"resuming {self._position()}")
         if step is not None:

@@ -36,6 +36,11 @@ class Progress:
         if self.best is None or _is_better(value, self.best["value"], direction):
             self.best = {"step": entry["step"], "value": value}
 
+    @property
+    def is_best_last(self) -> bool:
+        """Whether the last step is the best so far."""
+        return self.best is not None and self.best["step"] == self.last_step
+
     def user_attrs(self) -> dict[str, Any]:
         """The figures that stay with the trial."""
         attrs = {

@@ -18,6 +18,7 @@ from hpo.worker.devices import Slot
 from hpo.worker.host import kernel_oom_kills, ran_out_of_memory
 from hpo.worker.limits import Watchdog
 from hpo.worker.logs import OutputLog
+from hpo.worker.models import ModelFile, ModelTaker, Shipment, find_model
 from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import Abandoned, Document, Outbox
 from hpo.worker.outcome import (
@@ -38,7 +39,7 @@ EXIT_SECONDS = 10.0  # for a child that has said how it ended: atexit functions 
 logger = logging.getLogger(__name__)
 
 
-class TrialPoster(Protocol):
+class TrialPoster(ModelTaker, Protocol):
     """The part of the client that an attempt uses."""
 
     def post_trial(
@@ -72,6 +73,9 @@ class Attempt:
         self.claim = claim
         self._slot, self._node, self._options = slot, node, node.options
         self._outbox = Outbox(self._post, self)
+        self._shipment = Shipment(claim, node.client, self._note)
+        self._output: OutputLog | None = None
+        self._resumed_from_step: int | None = None
         self._child: Child | None = None
         self._lock = threading.Lock()
         self._watchdog = Watchdog(claim.limits, self._overrun)
@@ -105,6 +109,7 @@ class Attempt:
 
     def lose(self, why: str) -> None:
         """The trial is no longer ours: ends the child and says nothing more."""
+        self._shipment.cancel()
         self._outbox.abandon()
         self._end_child(Cut(why=why))
 
@@ -118,6 +123,7 @@ class Attempt:
 
     def expire(self) -> None:
         """Ends a child that has not come to an end by itself; the trial is given back."""
+        self._shipment.cancel()
         self._end_child(Cut(why="the worker stops"))
 
     def give_up(self) -> None:
@@ -172,7 +178,7 @@ class Attempt:
         order = self._order()
         n_kills = kernel_oom_kills()
         child = self._node.children.start(self._slot.device)
-        output = OutputLog(child.output_fd, self._ship)
+        output = self._output = OutputLog(child.output_fd, self._ship)
         self._tell(child, "attempt", **order)
         with self._lock:  # from here on others may speak to the child, after its order
             self._child = child
@@ -210,6 +216,7 @@ class Attempt:
 
     def _take_start(self, message: Message) -> None:
         self._has_started = True
+        self._resumed_from_step = message["resumed_from_step"]
         self._outbox.put("start", {"token": self.claim.token, **message})
 
     def _take_suggest(self, message: Message) -> None:
@@ -260,7 +267,29 @@ class Attempt:
         if outcome.verb in ("complete", "prune"):
             self._start_from_the_beginning()
         attrs = {} if outcome.verb == "release" else self._attrs()
-        self._outbox.settle(outcome.verb, {"token": self.claim.token, **outcome.fields, **attrs})
+        document = {"token": self.claim.token, **outcome.fields, **attrs}
+        if outcome.verb == "complete":
+            self._outbox.settle(outcome.verb, document, before=self._send_model)
+        else:
+            self._outbox.settle(outcome.verb, document)
+
+    def _send_model(self) -> None:
+        assert self._outcome is not None
+        self._shipment.send(self._find_model, self._outcome.fields["value"])
+
+    def _find_model(self) -> ModelFile | None:
+        root, claim = self._options.checkpoints, self.claim
+        return find_model(
+            checkpoints.make_attempt_folder(root, claim),
+            checkpoints.earlier_folders(root, claim),
+            resumed_from_step=self._resumed_from_step,
+        )
+
+    def _note(self, text: str) -> None:
+        """Says something in the worker's log and in the trial's."""
+        logger.info("%s: %s", self.claim.label, text)
+        if self._output is not None:
+            self._output.add_line(f"hpo: {text}")
 
     def _attrs(self) -> dict[str, Any]:
         attrs, self._user_attrs = self._user_attrs, {}
@@ -294,6 +323,8 @@ class Attempt:
             "seed": claim.seed,
             "device": self._slot.kind,
             "direction": claim.direction,
+            "value_rule": claim.value_rule,
+            "keeps_model": claim.keep_models > 0,
             "checkpoint_dir": str(folder),
             "resume_dirs": [
                 str(earlier) for earlier in checkpoints.earlier_folders(options.checkpoints, claim)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpo.objective import Trial, load_objective
-from hpo.study import Direction
+from hpo.study import Direction, ValueRule
 from hpo.trial import Reason
 from hpo.worker import describe
 from hpo.worker.endings import Ending, ending_of
@@ -90,6 +90,8 @@ def call_objective(link: WireLink, order: Message) -> Any:
         seed=order["seed"],
         device=order["device"],
         direction=Direction(order["direction"]),
+        value_rule=ValueRule(order["value_rule"]),
+        keeps_model=order["keeps_model"],
         checkpoint_dir=Path(order["checkpoint_dir"]),
         resume_dirs=tuple(map(Path, order["resume_dirs"])),
     )

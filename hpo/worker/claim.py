@@ -24,6 +24,8 @@ class Claim:
     params: Mapping[str, Choice]
     settings: Mapping[str, Any]
     seed: int
+    value_rule: str
+    keep_models: int
     limits: Limits
 
     @property

@@ -111,6 +111,10 @@ class OutputLog:
         """The last lines of the child."""
         return self._backlog.tail
 
+    def add_line(self, text: str) -> None:
+        """Adds a line of the worker's own, if the child's output has not ended the log yet."""
+        self._backlog.add(clean(f"{text}\n"))
+
     def child_has_exited(self) -> None:
         """Reads what is left in the pipe; something else may hold it open, so not forever."""
         self._exited_at = time.monotonic()

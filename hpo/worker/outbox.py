@@ -84,11 +84,15 @@ def persist(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Letter:
-    """One request on its way; the outcome is the last one of an attempt."""
+    """One request on its way; the outcome is the last one of an attempt.
+
+    `before` is called when all that was put earlier has arrived; it raises nothing.
+    """
 
     verb: str
     document: Document
     is_outcome: bool = False
+    before: Callable[[], None] = lambda: None
 
 
 class Outbox:
@@ -109,9 +113,11 @@ class Outbox:
         """Hands over a start or a report."""
         self._put(Letter(verb=verb, document=document))
 
-    def settle(self, verb: str, document: Document) -> None:
-        """Hands over the outcome; nothing is put after it."""
-        self._put(Letter(verb=verb, document=document, is_outcome=True))
+    def settle(
+        self, verb: str, document: Document, *, before: Callable[[], None] = lambda: None
+    ) -> None:
+        """Hands over the outcome, and what is to be done first; nothing is put after it."""
+        self._put(Letter(verb=verb, document=document, is_outcome=True, before=before))
 
     def call(self, verb: str, document: Document) -> Document | None:
         """Asks something besides, at once. Raises Abandoned, or ApiError when it is refused."""
@@ -162,6 +168,7 @@ class Outbox:
 
     def _deliver(self, letter: Letter) -> None:
         if letter.is_outcome:
+            letter.before()
             self._settled = self._deliver_outcome(letter)
             return
         try:

@@ -84,6 +84,7 @@ def training_of(
         number=0,
         params=params,
         settings={"epochs": 1000, "checkpoint_seconds": 1e9, **settings},
+        keeps_model=False,
         checkpoint_dir=folder,
     )
     return Training(objective, trial)

@@ -20,7 +20,8 @@ class ScriptedStore:
     """Answers `prepare` and `reap` from a script, the last line for ever."""
 
     def __init__(self, prepare: list[Exception | None], reap: list[Exception | int]) -> None:
-        self.claims = self
+        self.claims = self.models = self
+        self.n_sweeps = 0
         self._prepare, self._reap = prepare, reap
         self.threads: set[int] = set()
 
@@ -29,6 +30,10 @@ class ScriptedStore:
 
     def reap(self) -> int:
         return int(self._next(self._reap) or 0)
+
+    def sweep(self) -> int:
+        self.n_sweeps += 1
+        return 0
 
     def _next(self, script: list[Any]) -> Any:
         self.threads.add(threading.get_ident())
@@ -100,8 +105,10 @@ def test_reaping_goes_on_after_errors_and_rings_when_trials_came_free() -> None:
         doorbell.bind()
         ring = doorbell.next_ring()
         script: list[Exception | int] = [Unavailable(), RuntimeError("a bug"), 0, 2, 0]
-        upkeep = make(ScriptedStore([None], script), doorbell, reap_seconds=0.01)
+        store = ScriptedStore([None], script)
+        upkeep = make(store, doorbell, reap_seconds=0.01)
         await keep_until(upkeep, ring.is_set)
+        assert store.n_sweeps > 0, "models that are no longer wanted are looked for as well"
 
     asyncio.run(scenario())
 

@@ -52,6 +52,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study pause",
         "study pruning",
         "study requeue",
+        "study replicate",
         "study resume",
         "study show",
         "study stop",

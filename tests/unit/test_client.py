@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import json
 import math
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from hpo.client import ApiError, Client
-from hpo.errors import Unavailable
+from hpo.errors import HpoError, Unavailable
 
 URL = "http://hpo.test:8080"
 Answerer = Callable[[httpx2.Request], httpx2.Response]
@@ -235,3 +237,56 @@ def test_a_client_that_was_closed_says_so() -> None:
     client.close()
     with pytest.raises(Unavailable, match="closed"):
         client.study("demo")
+
+
+class TestModels:
+    """A model comes whole and as it was stored, or the file stays as it is."""
+
+    CONTENT = b"weights" * 1000
+
+    def answer(self, content: bytes = CONTENT, etag: str | None = None) -> Client:
+        digest = hashlib.sha256(self.CONTENT).hexdigest()
+        headers = {"ETag": f'"{etag or digest}"'}
+        return client_for(lambda _: httpx2.Response(200, content=content, headers=headers))
+
+    def test_it_is_written_and_its_progress_told(self, tmp_path: Path) -> None:
+        told: list[tuple[int, int]] = []
+        with self.answer() as client:
+            file = client.download_model(
+                "digits", 3, tmp_path / "a.pt", on_bytes=lambda *n: told.append(n)
+            )
+        assert file.read_bytes() == self.CONTENT
+        assert told[-1] == (len(self.CONTENT), len(self.CONTENT))
+
+    @pytest.mark.parametrize(("content", "etag"), [(CONTENT[1:], None), (CONTENT, "0" * 64)])
+    def test_what_is_not_as_it_was_stored_is_not_kept(
+        self, tmp_path: Path, content: bytes, etag: str | None
+    ) -> None:
+        file = tmp_path / "a.pt"
+        file.write_text("mine")
+        with self.answer(content, etag) as client, pytest.raises(HpoError, match="SHA-256"):
+            client.download_model("digits", 3, file)
+        assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+        assert file.read_text() == "mine"
+
+    def test_a_trial_without_one_is_told_as_by_the_api(self, tmp_path: Path) -> None:
+        problem = {"code": "not_found", "detail": "Trial digits/3 has no model."}
+        with answering(problem, 404) as client, pytest.raises(ApiError, match="has no model"):
+            client.download_model("digits", 3, tmp_path / "a.pt")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_one_is_sent_piece_by_piece_under_its_token(self) -> None:
+        requests: list[httpx2.Request] = []
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            assert request.read() == b"weights"
+            requests.append(request)
+            return httpx2.Response(204)
+
+        with client_for(answer) as client:
+            pieces = iter([b"wei", b"ghts"])
+            client.put_model("digits", 3, pieces, size_bytes=7, token="secret")
+        (request,) = requests
+        assert (request.method, request.url.path) == ("PUT", "/v1/studies/digits/trials/3/model")
+        assert request.headers["Lease-Token"] == "secret"
+        assert request.headers["Content-Length"] == "7"

@@ -325,6 +325,27 @@ class TestPrograms:
         assert answer.code == 0, answer
         assert "step 1: 0.7" in answer.out
 
+    def test_weights_are_loaded(self, tmp_path: Path) -> None:
+        """As a trial of the block before leaves them."""
+        (tmp_path / "my_sine.py").write_text(blocks("python")[2], encoding="utf-8")
+        train = (
+            "from pathlib import Path\n"
+            "from hpo import Trial\n"
+            "from hpo.worker.check import DryLink\n"
+            "from my_sine import sine\n"
+            "link = DryLink(generator=None, given={'lr': 0.01, 'hidden': 8}, steps=9)\n"
+            "sine(Trial(link, study='sine', number=3, checkpoint_dir=Path('attempt-1')))\n"
+            "next(Path('attempt-1').glob('model.*')).rename('sine-3.pt')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", f"{train}\n{blocks('python')[3]}"],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.splitlines()[-1].startswith("sine 3 4 0.")
+
     def test_plain_optuna_reads_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "hpo-data").mkdir()
         store = open_store(f"sqlite:///{tmp_path}/hpo-data/hpo.db")

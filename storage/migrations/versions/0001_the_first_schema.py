@@ -75,6 +75,25 @@ def upgrade() -> None:
         sa.UniqueConstraint("study_uuid", "number", "attempt", "sequence"),
     )
     op.create_table(
+        "hpo_model",
+        sa.Column("artifact_id", sa.String(length=36), nullable=False),
+        sa.Column("study_uuid", sa.String(length=36), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("trial_id", sa.Integer(), nullable=False),
+        sa.Column("token", sa.String(length=64), nullable=False),
+        sa.Column("state", sa.String(length=8), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=True),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("suffix", sa.String(length=40), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("artifact_id"),
+    )
+    with op.batch_alter_table("hpo_model") as batch_op:
+        batch_op.create_index(batch_op.f("ix_hpo_model_state"), ["state"], unique=False)
+        batch_op.create_index("ix_hpo_model_trial", ["study_uuid", "number"], unique=False)
+
+    op.create_table(
         "hpo_reaper",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("last_seen_at", sa.DateTime(timezone=True), nullable=False),

@@ -43,6 +43,7 @@ def test_a_trial_from_claim_to_completion(client: TestClient, node: Node) -> Non
         "seed",
         "max_steps",
         "value_rule",
+        "keep_models",
         "lease_seconds",
         "seconds_left",
         "no_progress_seconds",

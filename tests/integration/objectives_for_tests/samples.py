@@ -151,3 +151,18 @@ def noisy(trial: Trial) -> float:
         sys.stdout.write("x" * 9_999 + "\n")
     os.write(2, b"broken \xff\x00 bytes\n")
     return 1.0
+
+
+def saves_models(trial: Trial) -> None:
+    """Saves a model at the best of its steps, and gives its trial back after `pause_after`."""
+    first = trial.settings.get("resume_at", 0) if trial.attempt > 1 else 0
+    if first:
+        trial.start(first - 1)
+    values = trial.settings["values"]
+    for step in range(first, len(values)):
+        if values[step] == min(values[: step + 1]):
+            text = f"step {step} of attempt {trial.attempt}"
+            trial.save_model(lambda path, text=text: path.write_text(text), step=step)
+        trial.report(values[step], step)
+        if trial.attempt == 1 and step == trial.settings.get("pause_after"):
+            raise TrialReleased
