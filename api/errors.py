@@ -32,6 +32,7 @@ STATUSES = {
     "lease_lost": 409,
     "trial_finished": 409,
     "step_reported": 409,
+    "idempotency_key_reused": 409,
     "version_mismatch": 409,
     "conflict": 409,
     "invalid": 422,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Where FastAPI says a value came from; no part of a field's name.
-SOURCES = {"body", "query", "path"}
+SOURCES = {"body", "query", "path", "header"}
 
 # pydantic's kinds of faults. Sentences go on from the name of the field.
 SENTENCES = {

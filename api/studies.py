@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from api.errors import problems
+from api.idempotency import IdempotencyKey, fingerprint
 from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
@@ -26,15 +27,21 @@ OUTCOMES: dict[int | str, dict[str, Any]] = {
     "",
     summary="Create a study, or find the same one again",
     status_code=201,
-    responses={**OUTCOMES, **problems("study_exists")},
+    responses={**OUTCOMES, **problems("study_exists", "idempotency_key_reused")},
 )
 def create_study(
-    body: StudyCreate, response: Response, store: StoreDep, doorbell: DoorbellDep
+    body: StudyCreate,
+    response: Response,
+    store: StoreDep,
+    doorbell: DoorbellDep,
+    key: IdempotencyKey = None,
 ) -> StudyReply:
     definition = body.to_definition(
         store.workers.descriptor(body.objective), draw_seed=lambda: secrets.randbelow(MAX_SEED + 1)
     )
-    study, created = store.studies.create(definition, given=body.given)
+    study, created = store.studies.create(
+        definition, given=body.given, key=key, fingerprint=fingerprint(body)
+    )
     doorbell.ring()
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{study.definition.name}"

@@ -69,9 +69,14 @@ class Client:
         """Closes the connections."""
         self._http.close()
 
-    def create_study(self, document: Document) -> tuple[dict[str, Any], bool]:
-        """Creates a study; False when the same one existed already."""
-        response = self._send("POST", "/v1/studies", document)
+    def create_study(
+        self, document: Document, *, key: str | None = None
+    ) -> tuple[dict[str, Any], bool]:
+        """Creates a study; False when the same one existed already.
+
+        With an idempotency `key` the same call may be made again when its answer was lost.
+        """
+        response = self._send("POST", "/v1/studies", document, key=key)
         return _read(response), response.status_code == httpx2.codes.CREATED
 
     def study(self, name: str) -> dict[str, Any]:
@@ -179,13 +184,17 @@ class Client:
         *,
         query: Document | None = None,
         wait_seconds: float = 0.0,
+        key: str | None = None,
     ) -> httpx2.Response:
+        headers = {} if document is None else {"Content-Type": "application/json"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
         try:
             response = self._http.request(
                 method,
                 self.url + path,
                 content=None if document is None else _encoded(document),
-                headers=None if document is None else {"Content-Type": "application/json"},
+                headers=headers,
                 params=query,
                 timeout=self._timeout_seconds + wait_seconds,
             )

@@ -8,6 +8,7 @@
     │   ├── LeaseLost
     │   ├── TrialFinished
     │   ├── StepReported
+    │   ├── IdempotencyKeyReused
     │   └── VersionMismatch
     ├── InvalidField        a value that names the field it stands in and the cure
     ├── Unavailable         the database or the service does not answer now; try again
@@ -75,6 +76,12 @@ class StepReported(Conflict):
     """This attempt has already reported another value for this step; report the next step."""
 
     code = "step_reported"
+
+
+class IdempotencyKeyReused(Conflict):
+    """This Idempotency-Key belongs to another request; choose a new one."""
+
+    code = "idempotency_key_reused"
 
 
 class VersionMismatch(Conflict):

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hpo.errors import HpoError
 from hpo.study import StudyState
 from hpo.trial import Reason
-from storage import leases
+from storage import leases, requests
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
@@ -119,6 +119,7 @@ def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> li
 def _sweep(connection: sa.Connection) -> int:
     """Follows what other Optuna programs did: studies deleted, running trials ended."""
     _forget_deleted_studies(connection)
+    requests.forget_old(connection)
     select = sa.select(t.hpo_study).where(_may_end()).order_by(t.hpo_study.c.id)
     n_ended = 0
     for study in connection.execute(select).all():

@@ -22,6 +22,7 @@ from storage.engine import Database, db_now
 from storage.limits import is_over_time
 from storage.params import params_of
 from storage.records import BestTrial, Page, StudyRecord
+from storage.requests import once
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -40,21 +41,35 @@ class Studies:
         self._database, self._workers = database, workers
 
     def create(
-        self, definition: StudyDefinition, *, given: frozenset[str]
+        self,
+        definition: StudyDefinition,
+        *,
+        given: frozenset[str],
+        key: str | None = None,
+        fingerprint: str = "",
     ) -> tuple[StudyRecord, bool]:
         """Creates a study, or finds the one of this name; the second value says which.
 
         Only the fields in `given` are compared with a study that exists. Raises StudyExists when
-        they differ, with both values of each. A grid has no more trials than cells.
+        they differ, with both values of each. A grid has no more trials than cells. A request that
+        comes again with its idempotency `key` is told once more that it has created the study.
         """
         cells = grid_cells(definition)
         if cells is not None and cells < definition.budget.n_trials:
             definition = replace(definition, budget=replace(definition.budget, n_trials=cells))
         new_uuid = str(uuid.uuid4())
+
+        def transaction(connection: sa.Connection) -> bool:
+            def make() -> dict[str, Any]:
+                return {"created": _create(connection, definition, given, new_uuid)}
+
+            answer = once(connection, key, "create_study", fingerprint, make)
+            return bool(answer["created"])
+
         try:
-            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+            created = self._database.write(transaction)
         except sa.exc.IntegrityError:  # another request created it a moment ago
-            created = self._database.write(lambda c: _create(c, definition, given, new_uuid))
+            created = self._database.write(transaction)
         return self.get(definition.name), created
 
     def get(self, name: str) -> StudyRecord:

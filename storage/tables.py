@@ -174,6 +174,17 @@ hpo_log = sa.Table(
     sa.UniqueConstraint("study_uuid", "number", "attempt", "sequence"),
 )
 
+# Requests that came with an Idempotency-Key, for as long as they may come again.
+hpo_request = sa.Table(
+    "hpo_request",
+    metadata,
+    sa.Column("key", _NAME, primary_key=True),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("answer", sa.JSON(none_as_null=True)),
+    sa.Column("created_at", UtcDateTime, nullable=False, index=True),
+)
+
 # One row: when an API process last looked for expired leases. After a time in which none did,
 # workers get one lease more to renew before anybody is taken for lost.
 hpo_reaper = sa.Table(

@@ -15,6 +15,7 @@ TIMES = (
     t.hpo_attempt.c.started_at,
     t.hpo_attempt.c.ended_at,
     t.hpo_study.c.running_since,
+    t.hpo_request.c.created_at,
 )
 
 

@@ -187,3 +187,23 @@ def test_best_is_the_best_finite_value(client: TestClient, node: Node) -> None:
     assert (best["study"], best["number"], best["value"]) == (study["name"], 1, 0.7)
     assert best["params"].keys() == {"x"}
     assert read(client.get(f"/v1/studies/{study['name']}"))["best"]["value"] == 0.7
+
+
+def test_a_creation_sent_again_with_its_key_is_answered_as_the_first_time(
+    client: TestClient,
+) -> None:
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    sent = document()
+    first = client.post("/v1/studies", json=sent, headers=headers)
+    again = client.post("/v1/studies", json=dict(reversed(sent.items())), headers=headers)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert read(again) == read(first)
+    other = client.post("/v1/studies", json=document(), headers=headers)
+    assert (other.status_code, read(other)["code"]) == (409, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\tb"])
+def test_a_key_that_is_none_is_refused(client: TestClient, key: str) -> None:
+    response = client.post("/v1/studies", json=document(), headers={"Idempotency-Key": key})
+    assert response.status_code == 422
+    assert read(response)["errors"][0]["field"] == "Idempotency-Key"
