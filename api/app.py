@@ -10,11 +10,12 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
-from api import claims, health, objectives, studies, trials, workers
+from api import ask, claims, events, health, objectives, studies, trials, workers
 from api.dashboard import Dashboard, no_route
 from api.docs import add_docs
 from api.doorbell import Doorbell
 from api.errors import Problem, add_error_handlers
+from api.feed import Feed
 from api.gate import Gate
 from api.service import Service
 from api.upkeep import Upkeep
@@ -34,6 +35,8 @@ ROUTERS = (
     workers.router,
     claims.router,
     claims.on_trial,
+    ask.router,
+    events.router,
 )
 
 
@@ -55,21 +58,24 @@ def create_app(
 ) -> FastAPI:
     """The service on a store, which it prepares, reaps and closes; `hosts` are its own names.
 
-    Long polls end early once `app.state.service.doorbell` is closed; `api.server` does so when
+    Long polls and streams end early once `app.state.service` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
     """
     doorbell = Doorbell()
     upkeep = Upkeep(store, doorbell, reap_seconds=reap_seconds)
+    feed = Feed(store)
+    service = Service(store=store, doorbell=doorbell, upkeep=upkeep, feed=feed)
     dashboard = Dashboard(store, upkeep, writes=dashboard_writes)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         doorbell.bind()
+        feed.bind()
         keeping = asyncio.create_task(upkeep.keep())
         try:
             yield
         finally:
-            doorbell.close()
+            service.close()
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
@@ -87,7 +93,7 @@ def create_app(
         # /dashboard/ must not be sent to and fro between us and the dashboard.
         redirect_slashes=False,
     )
-    app.state.service = Service(store=store, doorbell=doorbell, upkeep=upkeep)
+    app.state.service = service
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     app.include_router(health.router)

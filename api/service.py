@@ -9,6 +9,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from api.doorbell import Doorbell
+from api.feed import Feed
 from api.upkeep import Upkeep
 from hpo.errors import NotFound
 from hpo.study import STUDY_NAME
@@ -26,7 +27,13 @@ class Service:
     store: Store
     doorbell: Doorbell
     upkeep: Upkeep
+    feed: Feed
     claim_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+
+    def close(self) -> None:
+        """Lets nobody wait any more; called on the event loop when the service stops."""
+        self.doorbell.close()
+        self.feed.close()
 
 
 async def get_service(request: Request) -> Service:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+PRUNE_SECONDS, PRUNE_PAUSE_SECONDS = 60.0, 0.05
 
 
 class Upkeep:
@@ -40,10 +42,18 @@ class Upkeep:
     async def keep(self) -> None:
         """Runs until it is cancelled."""
         await self._prepare()
+        prune_at = time.monotonic()
         while True:
             await asyncio.sleep(self._reap_seconds)
+            if time.monotonic() >= prune_at:
+                prune_at = time.monotonic() + PRUNE_SECONDS
+                await self._attempt("prune the events", self._prune)
             if await self._attempt("reap", self._store.claims.reap):
                 self._doorbell.ring()
+
+    def _prune(self) -> None:
+        while self._store.events.prune():
+            time.sleep(PRUNE_PAUSE_SECONDS)  # others want to write, too
 
     async def _prepare(self) -> None:
         pause = FIRST_PAUSE_SECONDS

@@ -99,13 +99,16 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyDefinition:
-    """All that says what a study searches and how; `space` is None when the objective suggests."""
+    """All that says what a study searches and how; `space` is None when the objective suggests.
+
+    Workers run the `objective`; a study without one is for ask and tell, by any program.
+    """
 
     name: str
-    objective: str
     direction: Direction
     budget: Budget
     seed: int
+    objective: str | None = None
     space: Space | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     sampler: Algorithm = field(default_factory=lambda: Algorithm(name="tpe"))
@@ -126,7 +129,8 @@ class StudyDefinition:
                 "must be 1 to 200 letters, digits, dots, dashes or underscores, "
                 "beginning with a letter or digit",
             )
-        check_objective_path(self.objective)
+        if self.objective is not None:
+            check_objective_path(self.objective)
         if not 0 <= self.seed <= MAX_SEED:
             raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
         if self.space is not None and not self.space:

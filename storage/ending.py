@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from hpo.events import EventKind
 from hpo.study import StudyState
 from hpo.trial import Reason, Verdict
 from storage import leases
 from storage import tables as t
 from storage.engine import db_now, naive_utc
+from storage.events import append
 from storage.limits import stopped_clock, timeout_message
 from storage.studies import study_row
 
@@ -57,6 +59,7 @@ def stop_study(
     values = {"state": StudyState.STOPPING, "stop_reason": stop_reason, "reason": message}
     mine = t.hpo_study.c.uuid == study.uuid
     connection.execute(t.hpo_study.update().where(mine).values(values))
+    append(connection, EventKind.STUDY_STATE, study, state=StudyState.STOPPING, reason=message)
     return end_if_done(connection, study)
 
 
@@ -154,6 +157,8 @@ def _cancel_unfinished(connection: sa.Connection, study: Any) -> None:
         .where(t.trials.c.trial_id.in_(ids.all()), t.trials.c.state == "RUNNING")
         .values(state="FAIL", datetime_complete=naive_utc())
     )
+    for number in numbers:
+        append(connection, EventKind.TRIAL_ENDED, study, number, state="FAIL", **facts)
 
 
 def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) -> StudyState:
@@ -161,4 +166,5 @@ def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) 
     mine = t.hpo_study.c.uuid == study.uuid
     connection.execute(t.hpo_study.update().where(mine).values(**values, **stopped_clock()))
     _cancel_unfinished(connection, study)
+    append(connection, EventKind.STUDY_STATE, study, state=state, reason=reason)
     return state

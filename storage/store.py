@@ -17,13 +17,15 @@ from optuna.storages import BaseStorage
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
+from storage.asks import Asks
 from storage.claims import Claims
 from storage.engine import Database
+from storage.events import EventRetention, Events
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.optuna_storage import cached
 from storage.reaper import Reaper
-from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Settled
+from storage.records import Asked, AskRequest, Claimed, ClaimRequest, Lease, LeaseTimes, Settled
 from storage.reports import Reports
 from storage.schema import SchemaVersion
 from storage.search import Search
@@ -40,12 +42,21 @@ class Leased:
         self._database, self._times = database, times
         seconds = times.lease_seconds
         self._claims = Claims(database, search, lease_seconds=seconds)
+        self._asks = Asks(database, self._claims)
         self._reports = Reports(database, search, lease_seconds=seconds)
         self._settling = Settling(database)
         self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
 
     def claim(self, request: ClaimRequest) -> Claimed | None:
         return self._claims.claim(request)
+
+    def ask(self, study_name: str, request: AskRequest) -> Asked:
+        return self._asks.ask(study_name, request)
+
+    def keep(self, lease: Lease) -> None:
+        """Lengthens one lease, for whoever holds it."""
+        seconds = self._times.lease_seconds
+        self._database.write(lambda c: leases.hold(c, lease, lease_seconds=seconds))
 
     def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
         """Lengthens the leases a worker holds; answers the tokens it has lost."""
@@ -90,7 +101,7 @@ class Leased:
 class Store:
     """Everything in one database; every method may be called from any thread."""
 
-    def __init__(self, url: str, times: LeaseTimes) -> None:
+    def __init__(self, url: str, times: LeaseTimes, retention: EventRetention) -> None:
         self.times = times
         self._database = Database(url)
         self._optuna = cached(self._database)
@@ -100,6 +111,7 @@ class Store:
         self.lifecycle = Lifecycle(self._database, self.studies)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
+        self.events = Events(self._database, retention)
         self.claims = Leased(self._database, Search(self._database, self._optuna), times)
 
     def prepare(self) -> None:
@@ -125,9 +137,11 @@ class Store:
         self._database.close()
 
 
-def open_store(url: str, times: LeaseTimes | None = None) -> Store:
+def open_store(
+    url: str, times: LeaseTimes | None = None, *, retention: EventRetention | None = None
+) -> Store:
     """Opens a database by its URL. Raises InvalidField("url", …) or DatabaseInUse."""
     # Optuna 5 stores naive UTC and shows local time: one zone, and nothing shifts.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    return Store(url, times or LeaseTimes())
+    return Store(url, times or LeaseTimes(), retention or EventRetention())

@@ -110,6 +110,8 @@ hpo_lease = sa.Table(
     sa.Column("device", sa.String(64), nullable=False),
     sa.Column("acquired_at", UtcDateTime, nullable=False),
     sa.Column("acquired_until", UtcDateTime, nullable=False, index=True),
+    # How long each renewal lasts where its holder has asked for a length of its own.
+    sa.Column("lease_seconds", sa.Double),
 )
 
 hpo_attempt = sa.Table(
@@ -193,4 +195,21 @@ hpo_reaper = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("last_seen_at", UtcDateTime, nullable=False),
     sa.Column("quiet_until", UtcDateTime, nullable=False),
+)
+
+# What happened, for those who listen. Ids commit out of order on PostgreSQL, so events are in the
+# order of (transaction_id, id), and a reader stays below the oldest open transaction.
+hpo_event = sa.Table(
+    "hpo_event",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("transaction_id", sa.BigInteger, nullable=False),
+    sa.Column("study_uuid", _UUID),  # null where it is about no study
+    sa.Column("study_name", _NAME),
+    sa.Column("number", sa.Integer),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("ix_hpo_event_order", "transaction_id", "id"),
+    sqlite_autoincrement=True,  # an id that was pruned does not come again
 )
