@@ -102,6 +102,8 @@ class _Listener:
             with contextlib.suppress(Unavailable):  # the listener comes back when there is more
                 async for piece in self._told(cursor, end):
                     yield piece
+                if not self._feed.is_closed:
+                    yield format_sse_event(event=EventKind.END, data_str="{}")
 
     async def _told(self, cursor: Cursor, end: Cursor | None) -> AsyncIterator[bytes]:
         """The events beyond a place, up to `end` if there is one."""

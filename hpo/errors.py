@@ -10,6 +10,7 @@
     │   ├── StepReported
     │   ├── IdempotencyKeyReused
     │   └── VersionMismatch
+    ├── NoTrial             a study has no trial to give to a program that asks (hpo.ask)
     ├── InvalidField        a value that names the field it stands in and the cure
     ├── Unavailable         the database or the service does not answer now; try again
     ├── SchemaMismatch      the database belongs to another version

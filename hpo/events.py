@@ -24,6 +24,8 @@ class EventKind(enum.StrEnum):
     WORKER_REGISTERED = "worker_registered"  # worker, name
     # Events that the listener has not seen are gone, or its place in the stream is unknown.
     RESET = "reset"  # message
+    # The stream has told all that was asked for; others end without it, and are opened again.
+    END = "end"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
