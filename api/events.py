@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
 
 from api.doorbell import heard
@@ -40,7 +41,7 @@ LastEventId = Annotated[
 @router.get(
     "/events",
     summary="What happens to all studies and workers, as it happens",
-    response_class=EventSourceResponse,
+    response_class=StreamingResponse,  # EventSourceResponse is for routes that yield
     responses={**STREAM, **problems()},
 )
 async def all_events(
@@ -54,7 +55,7 @@ async def all_events(
 @router.get(
     "/studies/{study}/events",
     summary="What happens to a study, as it happens",
-    response_class=EventSourceResponse,
+    response_class=StreamingResponse,  # EventSourceResponse is for routes that yield
     responses={**STREAM, **problems("not_found")},
 )
 async def study_events(

@@ -30,6 +30,7 @@ from hpo.worker.outcome import RELEASE, result_outcome
 if TYPE_CHECKING:
     from hpo.client import Client
 
+GONE = frozenset({"lease_lost", "trial_finished"})
 MAX_OFFLINE_SECONDS = 300.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
@@ -42,6 +43,11 @@ class NoTrial(HpoError):
     def __init__(self, study: str, state: str, reason: str) -> None:
         super().__init__(f"study {study}: {reason}", state=state)
         self.state = state
+
+
+def is_gone(error: BaseException | None) -> bool:
+    """Whether nothing can be told of a trial any more: it is another's, has ended, or is away."""
+    return isinstance(error, Unavailable) or getattr(error, "code", None) in GONE
 
 
 def ask(
@@ -209,10 +215,8 @@ class AskedTrial(Trial):
         _traceback: TracebackType | None,
     ) -> bool:
         """Tells how the block ended; only what says so itself, as TrialPruned, goes no further."""
-        from hpo.client import ApiError
-
         with self._left:
-            if self.settled is not None or isinstance(error, ApiError):
+            if self.settled is not None or is_gone(error):
                 return False
             if error is None:
                 self.prune() if self._is_told_to_end() else self.complete()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpo.ask import AskedTrial, NoTrial, ask, insist
+from hpo.ask import GONE, AskedTrial, NoTrial, ask, insist
 from hpo.objective import Descriptor, Objective, descriptor_of
 from hpo.space import Space, space_to_json
 from hpo.study import Direction, StudyState
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # Short, as a thread renews it: when this process dies, its trials are soon handed out again.
 LEASE_SECONDS = 60.0
 WAIT_SECONDS = 10.0
-# What may become of a trial while it is tried; it is dropped, and the next one asked for.
-GONE = frozenset({"lease_lost", "trial_finished"})
 
 
 def optimize(
@@ -126,7 +124,7 @@ class _Runner:
             with trial:
                 trial.complete(self._objective(trial))
         except ApiError as error:
-            if error.code not in GONE:
+            if error.code not in GONE:  # else it is dropped, and the next one asked for
                 raise
         finally:
             self._held.discard(trial)
