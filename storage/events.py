@@ -84,9 +84,9 @@ class EventRetention:
 
     def __post_init__(self) -> None:
         if not 0 < self.days <= 3650:
-            raise InvalidField("days", f"must be above 0 and 3650 at most, got {self.days}")
+            raise InvalidField("event_days", f"must be above 0 and 3650 at most, got {self.days}")
         if self.rows < 1:
-            raise InvalidField("rows", f"must be 1 or more, got {self.rows}")
+            raise InvalidField("event_rows", f"must be 1 or more, got {self.rows}")
 
 
 def append(

@@ -18,6 +18,7 @@ from hpo.cli.rooms import require_driver, require_rooms
 
 if TYPE_CHECKING:
     from api.server import Server
+    from storage.events import EventRetention
     from storage.store import Store
 
 # With the end of the database's work this stays below ten seconds.
@@ -51,6 +52,12 @@ LeaseSeconds = Annotated[
         "often.",
     ),
 ]
+EventDays = Annotated[
+    float, typer.Option(envvar="HPO_EVENT_DAYS", help="Events are kept for so many days.")
+]
+EventRows = Annotated[
+    int, typer.Option(envvar="HPO_EVENT_ROWS", min=1, help="About so many events are kept at most.")
+]
 AccessLog = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
 
 
@@ -62,6 +69,8 @@ def api(
     allow_host: AllowHost = None,
     dashboard_writes: DashboardWrites = False,
     lease_seconds: LeaseSeconds = 60.0,
+    event_days: EventDays = 7.0,
+    event_rows: EventRows = 200_000,
     access_log: AccessLog = False,
     with_parent: EndWithParent = False,
 ) -> None:
@@ -79,8 +88,10 @@ def api(
     require_rooms("storage", "api")
     require_driver(db)
     from api.app import create_app
+    from storage.events import EventRetention
 
-    with opened(db, lease_seconds=lease_seconds) as store:
+    retention = EventRetention(days=event_days, rows=event_rows)
+    with opened(db, lease_seconds=lease_seconds, retention=retention) as store:
         app = create_app(
             store,
             dashboard_writes=dashboard_writes,
@@ -125,13 +136,15 @@ def use_utc() -> None:
 
 
 @contextmanager
-def opened(url: str, *, lease_seconds: float = 60.0) -> Iterator[Store]:
+def opened(
+    url: str, *, lease_seconds: float = 60.0, retention: EventRetention | None = None
+) -> Iterator[Store]:
     """The store of a database; closing it releases the lock on a SQLite file."""
     from storage.records import LeaseTimes
     from storage.store import open_store
 
     times = LeaseTimes(lease_seconds=lease_seconds, heartbeat_seconds=lease_seconds / 6)
-    store = open_store(url, times)
+    store = open_store(url, times, retention=retention)
     try:
         yield store
     finally:

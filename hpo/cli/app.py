@@ -13,6 +13,7 @@ from hpo.cli import (
     objective,
     study,
     study_create,
+    study_events,
     study_state,
     study_watch,
     up,
@@ -50,6 +51,7 @@ studies.command("list")(study.list_studies)
 studies.command("show")(study.show)
 studies.command("watch")(study_watch.watch)
 studies.command("best")(study.best)
+studies.command("events")(study_events.events)
 studies.command("pause")(study_state.pause)
 studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)

@@ -23,7 +23,9 @@ ROUTES = {
     "GET /v1/objectives",
     "GET /v1/studies",
     "GET /v1/studies/{study}",
+    "GET /v1/events",
     "GET /v1/studies/{study}/best",
+    "GET /v1/studies/{study}/events",
     "GET /v1/studies/{study}/trials",
     "GET /v1/workers",
     f"GET {TRIAL}",
@@ -31,12 +33,23 @@ ROUTES = {
     "PATCH /v1/studies/{study}",
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
+    "POST /v1/studies/{study}/ask",
     "POST /v1/studies",
     "POST /v1/workers",
     "POST /v1/workers/{id}/heartbeat",
     *(
         f"POST {TRIAL}/{verb}"
-        for verb in ["start", "suggest", "report", "complete", "prune", "fail", "release", "log"]
+        for verb in [
+            "start",
+            "renew",
+            "suggest",
+            "report",
+            "complete",
+            "prune",
+            "fail",
+            "release",
+            "log",
+        ]
     ),
 }
 
