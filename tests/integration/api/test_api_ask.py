@@ -133,16 +133,23 @@ def test_a_trial_in_a_with_is_told_how_it_ended(local: Client) -> None:
 
 
 def test_a_trial_that_was_taken_away_is_dropped(local: Client) -> None:
-    sent = document()
-    local.create_study(sent)
-    with pytest.raises(ApiError, match="has ended"), local.ask(sent["name"]) as trial:
-        local.post_trial(sent["name"], trial.number, "complete", trial_told(trial, value=1.0))
-        trial.report(1.0, 0)
-    with pytest.raises(ValueError, match="below the study's max_steps"):
-        local.create_study(limited := document(max_steps=1))
-        with local.ask(limited["name"]) as trial:
-            trial.report(1.0, 1)
-    assert local.trial(limited["name"], 0)["reason"] == "objective_error"
+    local.create_study(sent := document())
+
+    def report_after_the_end() -> None:
+        with local.ask(sent["name"]) as trial:
+            local.post_trial(sent["name"], 0, "complete", trial_told(trial, value=1.0))
+            trial.report(1.0, 0)
+
+    with pytest.raises(ApiError, match="has ended"):
+        report_after_the_end()
+    assert local.trial(sent["name"], 0)["state"] == "COMPLETE"
+
+
+def test_a_report_that_is_refused_fails_the_trial(local: Client) -> None:
+    local.create_study(sent := document(max_steps=1))
+    with pytest.raises(ApiError, match="max_steps"), local.ask(sent["name"]) as trial:
+        trial.report(1.0, 1)
+    assert local.trial(sent["name"], 0)["reason"] == "objective_error"
 
 
 def trial_told(trial: AskedTrial, **fields: Any) -> dict[str, Any]:

@@ -30,6 +30,7 @@ ROUTES = {
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
+    f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
@@ -39,17 +40,7 @@ ROUTES = {
     "POST /v1/workers/{id}/heartbeat",
     *(
         f"POST {TRIAL}/{verb}"
-        for verb in [
-            "start",
-            "renew",
-            "suggest",
-            "report",
-            "complete",
-            "prune",
-            "fail",
-            "release",
-            "log",
-        ]
+        for verb in ["start", "suggest", "report", "renew", "complete", "prune", "fail", "release"]
     ),
 }
 
