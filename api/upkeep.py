@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
-PRUNE_SECONDS, PRUNE_PAUSE_SECONDS = 60.0, 0.05
+# Between two looks for old events; while there are some, each round drops a bite of them.
+PRUNE_SECONDS = 60.0
 
 
 class Upkeep:
@@ -46,14 +47,10 @@ class Upkeep:
         while True:
             await asyncio.sleep(self._reap_seconds)
             if time.monotonic() >= prune_at:
-                prune_at = time.monotonic() + PRUNE_SECONDS
-                await self._attempt("prune the events", self._prune)
+                more = await self._attempt("prune the events", self._store.events.prune)
+                prune_at = time.monotonic() + (0.0 if more else PRUNE_SECONDS)
             if await self._attempt("reap", self._store.claims.reap):
                 self._doorbell.ring()
-
-    def _prune(self) -> None:
-        while self._store.events.prune():
-            time.sleep(PRUNE_PAUSE_SECONDS)  # others want to write, too
 
     async def _prepare(self) -> None:
         pause = FIRST_PAUSE_SECONDS

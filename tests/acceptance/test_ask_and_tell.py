@@ -50,11 +50,11 @@ def test_programs_ask_and_tell(sqlite_service: Service) -> None:
     assert study["state"] == "completed"
     assert states.count("COMPLETE") == counts["COMPLETE"] > 0
     assert states.count("PRUNED") == counts["PRUNED"] > 0
-    assert len(states) == 20
+    assert len(states) == 12
     assert json.loads(best)["value"] == study["best"]["value"]
 
     ended = told(service, "--kind", "trial_ended")
-    assert [event["number"] for event in ended] == list(range(20))
+    assert [event["number"] for event in ended] == list(range(12))
     assert [event["data"]["state"] for event in ended] == states
     after = told(service, "--no-follow", "--after", ended[-1]["id"])
     assert [event["kind"] for event in after] == ["study_state"]

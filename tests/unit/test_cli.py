@@ -41,6 +41,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study best",
         "study cancel",
         "study create",
+        "study events",
         "study extend",
         "study list",
         "study pause",
