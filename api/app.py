@@ -79,6 +79,7 @@ def create_app(
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
+            await feed.ended()
             dashboard.close()
             await anyio.to_thread.run_sync(store.close)
 

@@ -91,16 +91,15 @@ class _Listener:
         self._kinds, self._until = frozenset(query.kinds), query.until
 
     async def pieces(self, after: str | None) -> AsyncIterator[bytes]:
-        async with self._feed.listening() as head:
-            cursor, is_known = await self._place(after, head)
-            if not is_known:
-                yield _reset(cursor)
-            else:  # an id without data: a listener that is cut off now knows where to go on
-                yield format_sse_event(id=str(cursor), comment="listening")
-            end = head if self._until == "now" else None
-            if self._until == "ended" and await self._has_ended():
-                end = head
-            with contextlib.suppress(Unavailable):  # the listener comes back when there is more
+        """The stream. It breaks off when the database is away, and the listener comes back."""
+        with contextlib.suppress(Unavailable):
+            async with self._feed.listening() as head:
+                cursor, is_known = await self._place(after, head)
+                # An id without data: who is cut off now knows where to go on.
+                yield _listening(cursor) if is_known else _reset(cursor)
+                end = head if self._until == "now" else None
+                if self._until == "ended" and await self._has_ended():
+                    end = head
                 async for piece in self._told(cursor, end):
                     yield piece
                 if not self._feed.is_closed:
@@ -114,11 +113,11 @@ class _Listener:
             events, cursor = await self._feed.after(before, self._uuid)
             for event in events:
                 if end is not None and event.cursor > end:
-                    return
+                    break
                 if self._is_mine(event):
                     yield _piece(event)
                 if self._is_last(event):
-                    return
+                    end = event.cursor
             if end is not None and cursor >= end:
                 return
             if cursor == before and not await heard(move, KEEP_ALIVE_SECONDS):
@@ -160,6 +159,10 @@ class _Listener:
 def _piece(event: StoredEvent) -> bytes:
     data = EventReply.of(event).model_dump_json()
     return format_sse_event(event=event.kind, id=str(event.cursor), data_str=data)
+
+
+def _listening(cursor: Cursor) -> bytes:
+    return format_sse_event(id=str(cursor), comment="listening")
 
 
 def _reset(cursor: Cursor) -> bytes:

@@ -40,6 +40,7 @@ class Feed:
         self._news, self._moved = Doorbell(), Doorbell()
         self._listeners = 0
         self._reading: asyncio.Task[None] | None = None
+        self._readers: set[asyncio.Task[None]] = set()  # also one that is about to end
         self._kept: list[StoredEvent] = []
         self._floor = self._head = BEGINNING  # what is kept lies between these places
 
@@ -54,6 +55,11 @@ class Feed:
         self._news.close()
         self._moved.close()
         self._end_reading()
+
+    async def ended(self) -> None:
+        """Returns when nothing is being read any more, so that the store can be closed."""
+        if self._readers:
+            await asyncio.wait(self._readers)
 
     @property
     def is_closed(self) -> bool:
@@ -82,6 +88,8 @@ class Feed:
             if self._reading is None and not self.is_closed:
                 self._floor = self._head = head
                 self._reading = asyncio.create_task(self._read())
+                self._readers.add(self._reading)
+                self._reading.add_done_callback(self._readers.discard)
             yield head
         finally:
             self._listeners -= 1
@@ -117,15 +125,15 @@ class Feed:
         return self._moved.next_ring()
 
     def _end_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        # Not cancelled: the thread that reads would go on with a store that is being closed.
+        self._reading = None
+        self._news.ring()
         self._kept = []
         self._floor = self._head
 
     async def _read(self) -> None:
-        pause = 0.0
-        while True:
+        me, pause = asyncio.current_task(), 0.0
+        while self._reading is me:
             ring = self._news.next_ring()
             try:
                 n_found = await self._read_once()
@@ -145,7 +153,7 @@ class Feed:
         found = await anyio.to_thread.run_sync(
             lambda: self._store.events.after(self._head, limit=PAGE)
         )
-        if found:
+        if found and self._reading is asyncio.current_task():
             self._kept.extend(found)
             self._head = found[-1].cursor
             surplus = len(self._kept) - KEPT_EVENTS

@@ -71,10 +71,13 @@ class Upkeep:
 
     async def _attempt(self, what: str, call: Callable[[], T]) -> T | None:
         """A failure is logged and tried again later: it must not end the upkeep."""
+        working = asyncio.ensure_future(anyio.to_thread.run_sync(call))
         try:
-            return await anyio.to_thread.run_sync(call)
+            return await asyncio.shield(working)
         except HpoError as error:
             logger.warning("cannot %s: %s", what, error)
         except Exception:
             logger.exception("cannot %s", what)
+        finally:
+            await asyncio.wait([working])  # when cancelled: the store must not be closed in use
         return None
