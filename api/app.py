@@ -14,7 +14,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from api import (
     analysis,
+    ask,
     claims,
+    events,
     health,
     login,
     models,
@@ -31,6 +33,7 @@ from api.docs import add_docs
 from api.doorbell import Doorbell
 from api.entrance import Crowd, Entrance
 from api.errors import add_error_handlers
+from api.feed import Feed
 from api.gate import Gate
 from api.metrics import Metrics
 from api.observing import Observer
@@ -55,6 +58,8 @@ ROUTERS = (
     tokens.router,
     models.router,
     models.sending,
+    ask.router,
+    events.router,
 )
 
 
@@ -83,7 +88,7 @@ def create_app(
 ) -> FastAPI:
     """The service on a store, which it prepares, reaps and closes.
 
-    Long polls end early once `app.state.service.doorbell` is closed; `api.server` does so when
+    Long polls and streams end early once `app.state.service` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
     """
     access = access or Access()
@@ -95,6 +100,7 @@ def create_app(
         store=store,
         doorbell=doorbell,
         upkeep=upkeep,
+        feed=Feed(store),
         guard=Guard(store, upkeep, may_be_open=access.may_be_open, own_token=access.own_token),
         metrics=Metrics(store, n_waiting=lambda: crowd.n_waiting),
     )
@@ -129,15 +135,17 @@ def _lifespan_of(
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         service.doorbell.bind()
+        service.feed.bind()
         service.store.watch_statements(service.metrics.note_statement)
         keeping = asyncio.create_task(service.upkeep.keep())
         try:
             yield
         finally:
-            service.doorbell.close()
+            service.close()
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
+            await service.feed.ended()
             dashboard.close()
             with contextlib.suppress(HpoError):
                 await anyio.to_thread.run_sync(service.guard.note_uses)

@@ -5,7 +5,6 @@ A claim waits on the event loop: it holds neither a thread nor a connection unti
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
+from api.doorbell import heard
 from api.errors import problems
 from api.schemas.claims import (
     ClaimBody,
@@ -64,15 +64,7 @@ async def _claim(body: ClaimBody, request: Request, service: Service) -> Claimed
         left = give_up_at - time.monotonic()
         if claimed is not None or left <= 0 or service.doorbell.is_closed:
             return claimed
-        await _heard(ring, min(left, random.uniform(*LOOK_AGAIN_SECONDS)))
-
-
-async def _heard(ring: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            return await ring.wait()
-    except TimeoutError:
-        return False
+        await heard(ring, min(left, random.uniform(*LOOK_AGAIN_SECONDS)))
 
 
 async def _lease_of(study: StudyName, number: Number) -> tuple[str, int]:
@@ -93,6 +85,11 @@ def _lease(trial: TrialOf, body: LeaseBody) -> Lease:
 @on_trial.post("/start", summary="The attempt begins", status_code=204, responses=HELD)
 def start(trial: TrialOf, body: StartBody, store: StoreDep) -> None:
     store.claims.start(_lease(trial, body), body.resumed_from_step)
+
+
+@on_trial.post("/renew", summary="Keep the lease", status_code=204, responses=HELD)
+def renew(trial: TrialOf, body: LeaseBody, store: StoreDep) -> None:
+    store.claims.keep(_lease(trial, body))
 
 
 @on_trial.post("/suggest", summary="A parameter that the study does not declare", responses=HELD)

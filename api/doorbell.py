@@ -39,3 +39,12 @@ class Doorbell:
     def _wake(self) -> None:
         ring, self._ring = self._ring, asyncio.Event()
         ring.set()
+
+
+async def heard(ring: asyncio.Event, seconds: float) -> bool:
+    """Waits for a ring; whether it came in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await ring.wait()
+    except TimeoutError:
+        return False

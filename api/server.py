@@ -18,5 +18,5 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app = self.config.app
         assert isinstance(app, FastAPI)
-        app.state.service.doorbell.close()
+        app.state.service.close()
         await super().shutdown(sockets)

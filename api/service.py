@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from api.access import Guard
 from api.doorbell import Doorbell
+from api.feed import Feed
 from api.metrics import Metrics
 from api.upkeep import Upkeep
 from hpo.errors import NotFound
@@ -30,7 +31,13 @@ class Service:
     upkeep: Upkeep
     guard: Guard
     metrics: Metrics
+    feed: Feed
     claim_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+
+    def close(self) -> None:
+        """Lets nobody wait any more; called on the event loop when the service stops."""
+        self.doorbell.close()
+        self.feed.close()
 
 
 async def get_service(request: Request) -> Service:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from api.errors import problems
 from api.idempotency import IdempotencyKey, fingerprint
 from api.preconditions import Versions, set_etag
-from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply
+from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply, StudyWait
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
-from api.service import DoorbellDep, StoreDep, StudyName
+from api.service import DoorbellDep, PreparedDep, StoreDep, StudyName
+from api.waiting import waited
 from hpo.seeds import MAX_SEED
 
 router = APIRouter(prefix="/studies", tags=["studies"])
@@ -38,7 +39,8 @@ def create_study(
     key: IdempotencyKey = None,
 ) -> StudyReply:
     definition = body.to_definition(
-        store.workers.descriptor(body.objective), draw_seed=lambda: secrets.randbelow(MAX_SEED + 1)
+        None if body.objective is None else store.workers.descriptor(body.objective),
+        draw_seed=lambda: secrets.randbelow(MAX_SEED + 1),
     )
     study, created = store.studies.create(
         definition, given=body.given, key=key, fingerprint=fingerprint(body)
@@ -57,9 +59,19 @@ def list_studies(query: Annotated[StudyQuery, Query()], store: StoreDep) -> Stud
     )
 
 
-@router.get("/{study}", summary="A study and how it stands", responses=problems("not_found"))
-def get_study(study: StudyName, response: Response, store: StoreDep) -> StudyReply:
-    found = store.studies.get(study)
+@router.get(
+    "/{study}",
+    summary="A study and how it stands; it may be waited for",
+    responses=problems("not_found"),
+)
+async def get_study(
+    study: StudyName,
+    query: Annotated[StudyWait, Query()],
+    request: Request,
+    response: Response,
+    service: PreparedDep,
+) -> StudyReply:
+    found = await waited(service, study, query, request)
     set_etag(response, found)
     return StudyReply.of(found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+# Between two looks for old events; while there are some, each round drops a bite of them.
+PRUNE_SECONDS = 60.0
 
 
 class Upkeep:
@@ -46,8 +49,12 @@ class Upkeep:
     async def keep(self) -> None:
         """Runs until it is cancelled."""
         await self._prepare()
+        prune_at = time.monotonic()
         while True:
             await asyncio.sleep(self._reap_seconds)
+            if time.monotonic() >= prune_at:
+                more = await self._attempt("prune the events", self._store.events.prune)
+                prune_at = time.monotonic() + (0.0 if more else PRUNE_SECONDS)
             if await self._attempt("reap", self._store.claims.reap):
                 self._doorbell.ring()
             for what, chore in self._chores:
@@ -73,10 +80,13 @@ class Upkeep:
 
     async def _attempt(self, what: str, call: Callable[[], T]) -> T | None:
         """A failure is logged and tried again later: it must not end the upkeep."""
+        working = asyncio.ensure_future(anyio.to_thread.run_sync(call))
         try:
-            return await anyio.to_thread.run_sync(call)
+            return await asyncio.shield(working)
         except HpoError as error:
             logger.warning("cannot %s: %s", what, error)
         except Exception:
             logger.exception("cannot %s", what)
+        finally:
+            await asyncio.wait([working])  # when cancelled: the store must not be closed in use
         return None

@@ -6,13 +6,13 @@ API's documents as dicts, with non-finite values of trials turned back into floa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -21,6 +21,10 @@ from hpo.access import Role, token_of
 from hpo.errors import HpoError, Unavailable
 from hpo.files import written_aside
 from hpo.numbers import decode_number, strict
+
+if TYPE_CHECKING:
+    from hpo.ask import AskedTrial
+    from hpo.events import Event
 
 PAGE_LIMIT = 500
 STUDY_PAGE_LIMIT = 50
@@ -118,6 +122,53 @@ class Client:
     def study(self, name: str) -> dict[str, Any]:
         """One study with its counts and best trial."""
         return self._get(_study_path(name))
+
+    def wait(self, name: str, *states: str, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Waits until a study is in one of these states, or has ended when none is named.
+
+        A service that is away for a while ends nothing. Raises TimeoutError.
+        """
+        from hpo.listening import wait
+
+        return wait(self, name, states, timeout_seconds=timeout_seconds)
+
+    def study_when(self, name: str, states: Sequence[str], wait_seconds: float) -> dict[str, Any]:
+        """One study, as soon as it is in such a state, or after `wait_seconds` as it is."""
+        query = {"wait_seconds": wait_seconds, "state": list(states)}
+        response = self._send("GET", _study_path(name), query=query, wait_seconds=wait_seconds)
+        return _read(response)
+
+    def events(
+        self,
+        study: str | None = None,
+        *,
+        after: str | None = None,
+        kinds: Sequence[str] = (),
+        until: str | None = None,
+    ) -> Iterator[Event]:
+        """What happens to a study, or to all, as it happens; lost connections are made anew.
+
+        `after` is the id of the last event seen, "0" for all that the service has kept; without
+        it the events begin now. `until="now"` ends with those of the past, `until="ended"` with
+        the study.
+        """
+        from hpo.listening import listen
+
+        return listen(self, study, after=after, kinds=kinds, until=until)
+
+    @contextlib.contextmanager
+    def event_source(self, study: str | None, query: Document) -> Iterator[httpx2.EventSource]:
+        """One connection to a stream of events; see `events`."""
+        path = "/v1/events" if study is None else f"{_study_path(study)}/events"
+        asked = {key: value for key, value in query.items() if value is not None}
+        with (
+            self._reaching(),
+            self._http.stream("GET", self.url + path, params=asked) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                self._refuse(response)
+            yield httpx2.EventSource(response)
 
     def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
         """All studies, newest first, page by page."""
@@ -278,6 +329,27 @@ class Client:
         response = self._send("POST", "/v1/claims", document, wait_seconds=wait_seconds)
         return None if response.status_code == NO_CONTENT else _read(response)
 
+    def post_ask(self, study: str, document: Document, *, key: str | None = None) -> dict[str, Any]:
+        """Trials of a study without an objective, as a document; `ask` makes one of them handy."""
+        wait_seconds = float(document.get("wait_seconds", 0))
+        path = f"{_study_path(study)}/ask"
+        return _read(self._send("POST", path, document, wait_seconds=wait_seconds, key=key))
+
+    def ask(self, study: str, **options: Any) -> AskedTrial:
+        """A trial to try and tell of, best in a `with`; the options are those of `hpo.ask.ask`.
+
+        Raises NoTrial when the study has none to give.
+        """
+        from hpo.ask import ask
+
+        return ask(self, study, **options)
+
+    def optimize(self, objective: Any, **options: Any) -> dict[str, Any]:
+        """Runs a local function for the trials of a study; see `hpo.optimize`."""
+        from hpo.optimize import optimize
+
+        return optimize(self, objective, **options)
+
     def post_trial(
         self, study: str, number: int, verb: str, document: Document
     ) -> dict[str, Any] | None:
@@ -373,7 +445,7 @@ class Client:
             self._refuse(response)
         return response
 
-    @contextmanager
+    @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
         """Turns what the network does into Unavailable."""
         try:

@@ -13,6 +13,7 @@
     │   ├── PreconditionFailed
     │   ├── ModelRefused
     │   └── VersionMismatch
+    ├── NoTrial             a study has no trial to give to a program that asks (hpo.ask)
     ├── InvalidField        a value that names the field it stands in and the cure
     ├── InvalidFields       several of them
     ├── Unavailable         the database or the service does not answer now; try again

@@ -106,6 +106,7 @@ class Budget:
 class StudyDefinition:
     """All that says what a study searches and how; `space` is None when the objective suggests.
 
+    Workers run the `objective`; a study without one is for ask and tell, by any program.
     `directions` has one entry for each value of the objective, of which `direction` is the
     first; left out, there is one value. The same holds for `metrics` and `metric`, their names.
     `keep_models` of its best trials leave their models behind. `replicates` names the trial, as
@@ -113,10 +114,10 @@ class StudyDefinition:
     """
 
     name: str
-    objective: str
     direction: Direction
     budget: Budget
     seed: int
+    objective: str | None = None
     space: Space | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     sampler: Algorithm = field(default_factory=lambda: Algorithm(name="tpe"))
@@ -141,7 +142,8 @@ class StudyDefinition:
                 "must be 1 to 200 letters, digits, dots, dashes or underscores, "
                 "beginning with a letter or digit",
             )
-        check_objective_path(self.objective)
+        if self.objective is not None:
+            check_objective_path(self.objective)
         self._complete_the_lists()
         _check_replicates(self.replicates)
         if not 0 <= self.seed <= MAX_SEED:

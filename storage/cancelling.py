@@ -11,10 +11,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import Conflict, NotFound, TrialFinished
+from hpo.events import EventKind
 from hpo.trial import Decision, Reason, TrialState, Verdict
 from storage import leases
 from storage import tables as t
 from storage.engine import naive_utc
+from storage.events import append
 
 MESSAGE = "Cancelled on request."
 FACTS = {"reason": Reason.CANCELLED, "message": MESSAGE}
@@ -41,6 +43,7 @@ def cancel(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
         if not _end(connection, row.trial_id, "WAITING"):
             raise Conflict(f"Another Optuna program has just taken trial {study.name}/{number}.")
         connection.execute(t.hpo_trial.insert().values(_never_began(study, row, MESSAGE)))
+        _announce(connection, study, number, MESSAGE)
     elif row.n_attempts is None:
         message = f"Another Optuna program runs trial {study.name}/{number}; end it there."
         raise Conflict(message, study=study.name, number=number)
@@ -49,6 +52,7 @@ def cancel(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
         _end(connection, row.trial_id, "RUNNING")
         update = t.hpo_trial.update().where(_mine(t.hpo_trial, study, number))
         connection.execute(update.values(next_attempt_at=None, **FACTS))
+        _announce(connection, study, number, MESSAGE)
 
 
 def cancel_waiting(connection: sa.Connection, study: sa.Row[Any], message: str) -> None:
@@ -63,6 +67,13 @@ def cancel_waiting(connection: sa.Connection, study: sa.Row[Any], message: str) 
     if rows:
         facts = [_never_began(study, row, message) for row in rows]
         connection.execute(t.hpo_trial.insert(), facts)
+    for row in rows:
+        _announce(connection, study, row.number, message)
+
+
+def _announce(connection: sa.Connection, study: sa.Row[Any], number: int, message: str) -> None:
+    facts = {"state": TrialState.FAIL, "reason": Reason.CANCELLED, "message": message}
+    append(connection, EventKind.TRIAL_ENDED, study, number, **facts, value=None, values=[])
 
 
 def _never_began(study: sa.Row[Any], row: sa.Row[Any], message: str) -> dict[str, Any]:

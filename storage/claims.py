@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from hpo.errors import HpoError
+from hpo.events import EventKind
 from hpo.objective import is_allowed
 from hpo.seeds import trial_seed
 from hpo.space import Choice
@@ -28,6 +29,7 @@ from storage import leases, workers
 from storage import tables as t
 from storage.ending import end_if_done, fail_study
 from storage.engine import Database, db_now, naive_utc
+from storage.events import append
 from storage.limits import seconds_left
 from storage.params import params_of
 from storage.picking import pick
@@ -63,20 +65,36 @@ class Claims:
 
         Raises NotFound for an unregistered worker.
         """
+        return self._claim(request, lambda connection: _candidates(connection, request))
+
+    def claim_of(self, study_id: int, request: ClaimRequest) -> Claimed | None:
+        """A trial of one study, for whoever asks for it."""
+        return self._claim(request, lambda _: [study_id])
+
+    def again(self, token: str, lease_seconds: float) -> Claimed | None:
+        """What an attempt was handed over with, also after its end; None when it is gone."""
+        taken = self._database.read(lambda c: _handed_over(c, token))
+        return None if taken is None else self._claimed(taken, lease_seconds)
+
+    def _claim(
+        self, request: ClaimRequest, candidates: Callable[[sa.Connection], Sequence[int]]
+    ) -> Claimed | None:
         taken = self._database.read(lambda c: _replay(c, request))
         if taken is None:
             try:
-                taken = self._take_any(request)
+                taken = self._take_any(request, candidates)
             except sa.exc.IntegrityError:  # the same claim was made twice at once
                 taken = self._database.read(lambda c: _replay(c, request))
         if taken is None:
             return None
         if taken.phase == leases.SAMPLING and not self._sample(taken, request):
             return None
-        return self._claimed(taken)
+        return self._claimed(taken, request.lease_seconds or self._lease_seconds)
 
-    def _take_any(self, request: ClaimRequest) -> _Taken | None:
-        study_ids = self._database.read(lambda c: _candidates(c, request))
+    def _take_any(
+        self, request: ClaimRequest, candidates: Callable[[sa.Connection], Sequence[int]]
+    ) -> _Taken | None:
+        study_ids = self._database.read(candidates)
         for study_id in study_ids:
             taken = self._database.write(functools.partial(self._take, study_id, request))
             if taken is not None:
@@ -127,7 +145,8 @@ class Claims:
                 worker_id=str(request.worker_id),
                 device=request.device,
                 acquired_at=db_now(),
-                acquired_until=db_now(self._lease_seconds),
+                acquired_until=db_now(request.lease_seconds or self._lease_seconds),
+                lease_seconds=request.lease_seconds,
             )
         )
 
@@ -150,7 +169,10 @@ class Claims:
         update = (
             t.hpo_lease.update()
             .where(mine)
-            .values(phase=leases.RUNNING, acquired_until=db_now(self._lease_seconds))
+            .values(
+                phase=leases.RUNNING,
+                acquired_until=db_now(request.lease_seconds or self._lease_seconds),
+            )
         )
         if connection.execute(update).rowcount == 0:
             # Either lost, or handed over by the same claim in another thread.
@@ -170,7 +192,7 @@ class Claims:
         _begin_attempt(connection, taken, request)
         return True
 
-    def _claimed(self, taken: _Taken) -> Claimed:
+    def _claimed(self, taken: _Taken, lease_seconds: float) -> Claimed:
         def read(connection: sa.Connection) -> tuple[Mapping[str, Choice], float | None]:
             params = params_of(connection, [taken.trial_id])[taken.trial_id]
             return params, seconds_left(connection, taken.study, taken.number, taken.attempt)
@@ -185,7 +207,7 @@ class Claims:
             token=taken.token,
             params=params,
             seed=trial_seed(taken.definition.seed, taken.number),
-            lease_seconds=self._lease_seconds,
+            lease_seconds=lease_seconds,
             seconds_left=left,
         )
 
@@ -197,6 +219,25 @@ def _replay(connection: sa.Connection, request: ClaimRequest) -> _Taken | None:
     ).one_or_none()
     if row is None:
         return None
+    return _taken(connection, row)
+
+
+def _handed_over(connection: sa.Connection, token: str) -> _Taken | None:
+    """A trial as its attempt was handed over."""
+    attempt, trial = t.hpo_attempt.c, t.hpo_trial.c
+    mine = sa.and_(trial.study_uuid == attempt.study_uuid, trial.number == attempt.number)
+    row = connection.execute(
+        sa.select(
+            *(attempt.study_uuid, attempt.number, attempt.attempt, attempt.token, trial.trial_id),
+            sa.literal(leases.RUNNING).label("phase"),
+        )
+        .join(t.hpo_trial, mine)
+        .where(attempt.token == token)
+    ).one_or_none()
+    return None if row is None else _taken(connection, row)
+
+
+def _taken(connection: sa.Connection, row: sa.Row[Any]) -> _Taken:
     study = connection.execute(
         sa.select(t.hpo_study).where(t.hpo_study.c.uuid == row.study_uuid)
     ).one()
@@ -227,11 +268,12 @@ def _candidates(connection: sa.Connection, request: ClaimRequest) -> Sequence[in
         .where(sa.or_(study.n_started < study.n_trials, _is_due(), _was_never_handed_over()))
         .order_by(study.priority.desc(), sa.func.coalesce(running.c.n_leases, 0), study.id)
     )
-    return [
-        row.study_id
-        for row in rows
-        if is_allowed(row.definition["objective"].partition(":")[0], allow)
-    ]
+    return [row.study_id for row in rows if _is_for_workers(row.definition, allow)]
+
+
+def _is_for_workers(definition: Mapping[str, Any], allow: Sequence[str]) -> bool:
+    objective = definition["objective"]
+    return objective is not None and is_allowed(objective.partition(":")[0], allow)
 
 
 def _is_due() -> sa.ColumnElement[bool]:
@@ -248,21 +290,26 @@ def _was_never_handed_over() -> sa.ColumnElement[bool]:
 
 
 def _begin_attempt(connection: sa.Connection, taken: _Taken, request: ClaimRequest) -> None:
-    name = sa.select(t.hpo_worker.c.name).where(t.hpo_worker.c.id == str(request.worker_id))
-    connection.execute(
-        t.hpo_attempt.insert().values(
+    known = sa.select(t.hpo_worker.c.name).where(t.hpo_worker.c.id == str(request.worker_id))
+    worker_name = connection.execute(
+        t.hpo_attempt.insert()
+        .values(
             study_uuid=taken.study.uuid,
             number=taken.number,
             attempt=taken.attempt,
             token=taken.token,
             worker_id=str(request.worker_id),
-            worker_name=name.scalar_subquery(),
+            worker_name=request.worker_name or known.scalar_subquery(),
             device=request.device,
             started_at=db_now(),
             message="",
             traceback="",
         )
-    )
+        .returning(t.hpo_attempt.c.worker_name)
+    ).scalar_one()
+    facts = {"attempt": taken.attempt, "worker": worker_name, "device": request.device}
+    kind = EventKind.TRIAL_STARTED if taken.attempt == 1 else EventKind.ATTEMPT_STARTED
+    append(connection, kind, taken.study, taken.number, **facts)
 
 
 def _describe(taken: _Taken, error: Exception) -> str:
@@ -286,4 +333,5 @@ def _give_up(taken: _Taken, message: str, connection: sa.Connection) -> None:
         .where(t.trials.c.trial_id == taken.trial_id, t.trials.c.state == "RUNNING")
         .values(state="FAIL", datetime_complete=naive_utc())
     )
+    append(connection, EventKind.TRIAL_ENDED, taken.study, taken.number, state="FAIL", **facts)
     fail_study(connection, taken.study, message)

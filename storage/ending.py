@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from hpo.events import EventKind
 from hpo.study import StudyState
 from hpo.trial import Reason, Verdict
 from storage import leases
 from storage import tables as t
 from storage.cancelling import cancel_waiting
 from storage.engine import db_now, naive_utc
+from storage.events import append
 from storage.limits import stopped_clock, timeout_message
 from storage.studies import study_row
 
@@ -58,6 +60,7 @@ def stop_study(
     values = {"state": StudyState.STOPPING, "stop_reason": stop_reason, "reason": message}
     mine = t.hpo_study.c.uuid == study.uuid
     connection.execute(t.hpo_study.update().where(mine).values(values))
+    append(connection, EventKind.STUDY_STATE, study, state=StudyState.STOPPING, reason=message)
     return end_if_done(connection, study)
 
 
@@ -156,6 +159,8 @@ def _cancel_unfinished(connection: sa.Connection, study: Any) -> None:
         .where(t.trials.c.trial_id.in_(ids.all()), t.trials.c.state == "RUNNING")
         .values(state="FAIL", datetime_complete=naive_utc())
     )
+    for number in numbers:
+        append(connection, EventKind.TRIAL_ENDED, study, number, state="FAIL", **facts)
 
 
 def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) -> StudyState:
@@ -165,4 +170,5 @@ def _end(connection: sa.Connection, study: Any, state: StudyState, reason: str) 
     _cancel_unfinished(connection, study)
     if state is StudyState.STOPPED:  # the others may go on when their budget grows
         cancel_waiting(connection, study, "The study was stopped before the trial began.")
+    append(connection, EventKind.STUDY_STATE, study, state=state, reason=reason)
     return state

@@ -50,9 +50,11 @@ class db_now(sa.sql.functions.FunctionElement[Any]):
     inherit_cache = True
     type = sa.DateTime(timezone=True)
 
-    def __init__(self, offset_seconds: float = 0.0) -> None:
+    def __init__(self, offset_seconds: float | sa.ColumnElement[Any] = 0.0) -> None:
         # A clause, so that the compiled statement is cached and the number is bound.
-        super().__init__(sa.literal(float(offset_seconds), sa.Double()))
+        if not isinstance(offset_seconds, sa.ColumnElement):
+            offset_seconds = sa.literal(float(offset_seconds), sa.Double())
+        super().__init__(offset_seconds)
 
 
 class seconds_between(sa.sql.functions.FunctionElement[Any]):
@@ -63,6 +65,23 @@ class seconds_between(sa.sql.functions.FunctionElement[Any]):
 
     def __init__(self, begin: Any, end: Any) -> None:
         super().__init__(begin, end)
+
+
+class transaction_id(sa.sql.functions.FunctionElement[Any]):
+    """The running transaction among those that write, in a number that never comes again.
+
+    On SQLite always 0: its transactions write one after the other, so the ids of rows tell.
+    """
+
+    inherit_cache = True
+    type = sa.BigInteger()
+
+
+class oldest_open_transaction(sa.sql.functions.FunctionElement[Any]):
+    """What transactions below this one have written will not change any more."""
+
+    inherit_cache = True
+    type = sa.BigInteger()
 
 
 def naive_utc() -> dt.datetime:
@@ -95,6 +114,30 @@ def _seconds_on_sqlite(element: seconds_between, compiler: Any, **kwargs: Any) -
     return f"((julianday({end}) - julianday({begin})) * 86400)"
 
 
+@compiles(transaction_id, "postgresql")
+def _transaction_on_postgresql(_element: transaction_id, _compiler: Any, **_: Any) -> str:
+    return "CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)"
+
+
+@compiles(oldest_open_transaction, "postgresql")
+def _oldest_on_postgresql(_element: oldest_open_transaction, _compiler: Any, **_: Any) -> str:
+    return "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT)"
+
+
+@compiles(transaction_id, "sqlite")
+def _transaction_on_sqlite(_element: transaction_id, _compiler: Any, **_: Any) -> str:
+    return "0"
+
+
+@compiles(oldest_open_transaction, "sqlite")
+def _oldest_on_sqlite(_element: oldest_open_transaction, _compiler: Any, **_: Any) -> str:
+    return "1"
+
+
+# Set in `connection.info` by a transaction that has written events.
+HAS_NEWS = "hpo_has_news"
+
+
 class Database:
     """The engine and its transactions. Opening takes the lock of a SQLite file and no more.
 
@@ -109,6 +152,7 @@ class Database:
         if self.is_sqlite:
             self._file_lock = _lock_file(Path(self.url.database or ""))
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+        self.on_news: Callable[[], None] = lambda: None  # called after such a transaction
         self._mutexes: dict[str, threading.Lock] = {}
         self._mutexes_guard = threading.Lock()
         # Held for as long as a sampler takes, so apart from the pool that the sampler reads by.
@@ -127,7 +171,12 @@ class Database:
         for attempt in range(1, 1000):
             try:
                 with engine.begin() as connection:
-                    return transaction(connection)
+                    connection.info.pop(HAS_NEWS, None)
+                    result = transaction(connection)
+                    has_news = connection.info.pop(HAS_NEWS, False)
+                if has_news:
+                    self.on_news()
+                return result
             except sa.exc.TimeoutError:
                 raise Unavailable("All database connections are busy; try again.") from None
             except sa.exc.DBAPIError as error:

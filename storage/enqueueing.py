@@ -14,15 +14,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from hpo.choices import Choice, Label, from_label, to_label
 from hpo.errors import Conflict, InvalidFields
+from hpo.events import EventKind
 from hpo.numbers import strict
 from hpo.search.points import point_faults
-from hpo.space import Choice
 from hpo.study import StudyState
 from hpo.trial import TrialState
 from storage import tables as t
 from storage.cancelling import trial_row
 from storage.engine import Database
+from storage.events import append
 from storage.lifecycle import amend_study
 from storage.params import params_of
 from storage.requests import Answer, once
@@ -91,7 +93,16 @@ def fixed_params_of(
     select = sa.select(attr.trial_id, attr.value_json).where(
         attr.trial_id.in_(trial_ids), attr.key == FIXED_PARAMS_KEY
     )
-    return {row.trial_id: json.loads(row.value_json) for row in connection.execute(select)}
+    return {
+        row.trial_id: {
+            name: from_label(stored) for name, stored in json.loads(row.value_json).items()
+        }
+        for row in connection.execute(select)
+    }
+
+
+def _labels(params: Mapping[str, Choice]) -> dict[str, Label]:
+    return {name: to_label(value) for name, value in params.items()}
 
 
 def _enqueue(
@@ -99,7 +110,10 @@ def _enqueue(
 ) -> list[int]:
     _check(study, points)
     _make_room(connection, study, len(points), extend=extend)
-    return _insert(connection, study, points)
+    numbers = _insert(connection, study, points)
+    for number, point in zip(numbers, points, strict=True):
+        append(connection, EventKind.TRIAL_ENQUEUED, study, number, params=dict(point.params))
+    return numbers
 
 
 def _check(study: sa.Row[Any], points: Sequence[Point]) -> None:
@@ -154,7 +168,7 @@ def _insert(connection: sa.Connection, study: sa.Row[Any], points: Sequence[Poin
     rows = [{"number": n, "study_id": study.study_id, "state": "WAITING"} for n in numbers]
     ids = connection.execute(insert, rows).scalars().all()
     fixed = [
-        {"trial_id": trial_id, "key": FIXED_PARAMS_KEY, "value_json": _json(point.params)}
+        {"trial_id": trial_id, "key": FIXED_PARAMS_KEY, "value_json": _json(_labels(point.params))}
         for trial_id, point in zip(ids, points, strict=True)
     ]
     connection.execute(t.trial_system_attrs.insert(), fixed)

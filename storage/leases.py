@@ -30,7 +30,7 @@ def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa
     row = connection.execute(
         t.hpo_lease.update()
         .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING)
-        .values(acquired_until=db_now(lease_seconds))
+        .values(acquired_until=db_now(_length(lease_seconds)))
         .returning(t.hpo_lease)
     ).one_or_none()
     if row is None:
@@ -57,7 +57,7 @@ def renew(
     update = (
         t.hpo_lease.update()
         .where(t.hpo_lease.c.worker_id == worker_id, t.hpo_lease.c.token.in_(tokens))
-        .values(acquired_until=db_now(lease_seconds))
+        .values(acquired_until=db_now(_length(lease_seconds)))
         .returning(t.hpo_lease.c.token)
     )
     held = set(connection.execute(update).scalars()) if tokens else set()
@@ -104,6 +104,12 @@ def _finished(lease: Lease) -> TrialFinished:
         study=lease.study_name,
         number=lease.number,
     )
+
+
+def _length(lease_seconds: float) -> sa.ColumnElement[float]:
+    """What the holder asked for, or else the service's own."""
+    usual: sa.ColumnElement[float] = sa.literal(lease_seconds, sa.Double())
+    return sa.func.coalesce(t.hpo_lease.c.lease_seconds, usual)
 
 
 def _is_shown(lease: Lease) -> sa.ColumnElement[bool]:

@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import Conflict, InvalidField, PreconditionFailed
+from hpo.events import EventKind
 from hpo.search.samplers import grid_cells
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Decision, Reason, Verdict
@@ -19,6 +20,7 @@ from storage import tables as t
 from storage.documents import BUDGET_FIELDS
 from storage.ending import end_if_done, too_much_failed
 from storage.engine import Database
+from storage.events import append
 from storage.limits import started_clock, stopped_clock, timeout_message
 from storage.records import StudyRecord
 from storage.studies import Studies, definition_of, locked_study, study_row, version_of
@@ -143,6 +145,12 @@ def _pass(connection: sa.Connection, study: sa.Row[Any], transition: _Transition
             state=state,
         )
     _update(connection, study, transition.values)
+    _tell_state(connection, study, transition)
+
+
+def _tell_state(connection: sa.Connection, study: sa.Row[Any], transition: _Transition) -> None:
+    state, reason = transition.values["state"], transition.values["reason"]
+    append(connection, EventKind.STUDY_STATE, study, state=state, reason=reason)
 
 
 def _update(connection: sa.Connection, study: sa.Row[Any], values: Mapping[str, Any]) -> None:
@@ -159,11 +167,13 @@ def amend_study(connection: sa.Connection, study: sa.Row[Any], changes: Mapping[
     if study.state == STOPPING:
         raise Conflict(f"Study {study.name!r} is stopping; change it when it has ended.")
     _update(connection, study, changed)
+    append(connection, EventKind.STUDY_BUDGET, study, **changed)
     if not StudyState(study.state).is_ended:
         return
     obstacle = _obstacle(connection, study, changed)
     if obstacle is None:
         _update(connection, study, {**_RESUME.values, "ended_at": None})
+        _tell_state(connection, study, _RESUME)
     elif changed.get("n_trials", 0) > study.n_trials:
         raise Conflict(
             f"Study {study.name!r} is {study.state} and cannot go on: {obstacle}",

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
 
 from hpo.errors import HpoError
+from hpo.events import EventKind
 from hpo.study import StudyState
 from hpo.trial import Reason
 from storage import leases, requests
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
+from storage.events import StudyKey, append
 from storage.limits import is_over_time
 from storage.records import Lease, Settled
 from storage.settling import Settling
@@ -161,13 +163,14 @@ def _forget_deleted_studies(connection: sa.Connection) -> None:
         attr.key == UUID_KEY,
         attr.value_json == '"' + t.hpo_study.c.uuid + '"',
     )
-    uuids: Sequence[str] = (
-        connection.execute(sa.select(t.hpo_study.c.uuid).where(~same)).scalars().all()
-    )
+    gone = connection.execute(sa.select(t.hpo_study.c.uuid, t.hpo_study.c.name).where(~same)).all()
+    uuids = [study.uuid for study in gone]
     for table in OF_STUDY if uuids else ():
         connection.execute(table.delete().where(table.c.study_uuid.in_(uuids)))
     if uuids:
         connection.execute(t.hpo_study.delete().where(t.hpo_study.c.uuid.in_(uuids)))
+        for study in gone:
+            append(connection, EventKind.STUDY_DELETED, StudyKey(study.uuid, study.name))
         logger.info("reaper: swept up after %d studies that were deleted", len(uuids))
 
 
@@ -205,4 +208,6 @@ def _drop_ended(connection: sa.Connection, study: sa.Row[Any]) -> int:
         .where(mine(t.hpo_attempt), t.hpo_attempt.c.ended_at.is_(None))
         .values(ended_at=db_now(), outcome="failed", **facts)
     )
+    for number in numbers:
+        append(connection, EventKind.TRIAL_ENDED, study, number, state=None, **facts)
     return len(numbers)

@@ -179,11 +179,36 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimRequest:
-    """A free slot asks for a trial; the same `claim_key` gets the same trial again."""
+    """A free slot asks for a trial; the same `claim_key` gets the same trial again.
+
+    One who asks without being a registered worker gives a name and the length of the lease.
+    """
 
     worker_id: UUID
     claim_key: str
     device: str
+    worker_name: str | None = None
+    lease_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskRequest:
+    """A program asks for trials; with the same `key` it gets the same ones again."""
+
+    worker: str
+    count: int
+    lease_seconds: float
+    key: str | None = None
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Trials for a program; `reason` says why there are none."""
+
+    trials: Sequence[Claimed]
+    state: StudyState
+    reason: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

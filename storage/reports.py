@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import InvalidField, StepReported, TrialFinished
+from hpo.events import EventKind
 from hpo.numbers import encode_number, strict
 from hpo.space import Choice, Parameter
 from hpo.study import StudyDefinition
@@ -23,6 +24,7 @@ from storage import tables as t
 from storage.cancelling import order_to_trial
 from storage.curves import steps_of, to_step_columns
 from storage.engine import Database
+from storage.events import StudyKey, append
 from storage.lifecycle import order_to
 from storage.records import Lease, Remarks
 from storage.remarks import store_remarks
@@ -58,6 +60,10 @@ class Reports:
             _archive_later_steps(
                 connection, held, -1 if resumed_from_step is None else resumed_from_step
             )
+            if resumed_from_step is not None:
+                study = StudyKey(held.study_uuid, lease.study_name)
+                facts = {"attempt": held.attempt, "resumed_from_step": resumed_from_step}
+                append(connection, EventKind.ATTEMPT_RESUMED, study, held.number, **facts)
 
         self._database.write(transaction)
 
@@ -121,7 +127,7 @@ class Reports:
             # Once more: meanwhile the lease may have gone to another attempt, which must not
             # be told what this one is told.
             leases.hold(connection, lease, lease_seconds=self._lease_seconds)
-            return _store_verdict(connection, held, measurement.step, decision)
+            return _store_verdict(connection, study, held, measurement, decision)
 
         return self._database.write(write_verdict)
 
@@ -196,10 +202,12 @@ def _write_step(connection: sa.Connection, trial_id: int, measurement: Measureme
         connection.execute(t.trial_steps.insert().values(row))
 
 
-def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: Decision) -> Decision:
+def _store_verdict(
+    connection: sa.Connection, study: Any, held: Any, measurement: Measurement, decision: Decision
+) -> Decision:
     """Writes a verdict unless the same report, made twice, already has one."""
     decision = replace(decision, evidence=strict(dict(decision.evidence)))
-    mine = _verdict(held, step)
+    mine = _verdict(held, measurement.step)
     written = connection.execute(
         t.hpo_verdict.update()
         .where(mine, t.hpo_verdict.c.verdict.is_(None))
@@ -216,6 +224,8 @@ def _store_verdict(connection: sa.Connection, held: Any, step: int, decision: De
             raise TrialFinished()
         return stored
     _tell(connection, held, decision)
+    facts = {"attempt": held.attempt, "step": measurement.step, "value": measurement.value}
+    append(connection, EventKind.REPORT, study, held.number, **facts, verdict=decision.verdict)
     return decision
 
 

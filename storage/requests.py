@@ -51,6 +51,19 @@ def once(
     return answer
 
 
+def answered(
+    connection: sa.Connection, key: str | None, kind: str, fingerprint: str
+) -> Answer | None:
+    """What the request with this key was answered; for work that takes several transactions.
+
+    Raises IdempotencyKeyReused for another request under the same key.
+    """
+    mine = sa.select(t.hpo_request.c.key).where(t.hpo_request.c.key == key)
+    if key is None or connection.execute(mine).first() is None:
+        return None
+    return _first_answer(connection, key, kind, fingerprint)
+
+
 def forget_old(connection: sa.Connection) -> None:
     """Drops the keys of requests that nobody sends again any more."""
     old = t.hpo_request.c.created_at < db_now(-KEPT_SECONDS)

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
+from hpo.events import EventKind
 from hpo.trial import Failure, Reason, TrialState
 from storage import leases, models, outcomes
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now, naive_utc
+from storage.events import append
 from storage.outcomes import End, Held
 from storage.records import Lease, Remarks, Settled
 from storage.remarks import store_remarks
@@ -48,12 +50,15 @@ class Settling:
 
     def expire(self, lease: Lease, silent_seconds: float) -> Settled | None:
         """Ends a lease that ran out as `lost`; None when it was renewed meanwhile."""
-        message = f"The worker was silent for {silent_seconds:.0f} s."
-        failure = Failure(reason=Reason.LOST, message=message)
 
         def transaction(connection: sa.Connection) -> Settled | None:
             held = _hold(connection, lease, t.hpo_lease.c.acquired_until < db_now())
-            return None if held is None else _write(held, outcomes.fail(held, failure))
+            if held is None:
+                return None
+            silent = held.lease.lease_seconds or silent_seconds
+            message = f"The worker was silent for {silent:.0f} s."
+            failure = Failure(reason=Reason.LOST, message=message)
+            return _write(held, outcomes.fail(held, failure))
 
         return self._database.write(transaction)
 
@@ -137,8 +142,23 @@ def _write(held: Held, end: End, *, asked: str | None = None) -> Settled:
             settled=answer,
         )
     )
+    _tell(held, end, state)
     end_if_done(connection, held.study)
     return settled
+
+
+def _tell(held: Held, end: End, state: TrialState) -> None:
+    facts = {"attempt": held.lease.attempt, "reason": end.reason, "message": end.message}
+    if end.state is None:
+        kind = EventKind.ATTEMPT_ENDED
+    else:
+        kind = EventKind.TRIAL_ENDED
+        facts |= {"state": state, "value": only_of(end.values), "values": list(end.values)}
+    append(held.connection, kind, held.study, held.trial.number, **facts)
+
+
+def only_of(values: Sequence[float]) -> float | None:
+    return values[0] if len(values) == 1 else None
 
 
 def _end_trial(held: Held, end: End, state: TrialState) -> TrialState:

@@ -22,16 +22,27 @@ from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
+from storage.asks import Asks
 from storage.census import Census, count
 from storage.claims import Claims
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
+from storage.events import EventRetention, Events
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
 from storage.optuna_storage import cached
 from storage.reaper import Reaper
-from storage.records import Claimed, ClaimRequest, Lease, LeaseTimes, Remarks, Settled
+from storage.records import (
+    Asked,
+    AskRequest,
+    Claimed,
+    ClaimRequest,
+    Lease,
+    LeaseTimes,
+    Remarks,
+    Settled,
+)
 from storage.reports import Reports
 from storage.schema import SchemaVersion
 from storage.search import Search
@@ -56,12 +67,21 @@ class Leased:
         self._database, self._times = database, times
         seconds = times.lease_seconds
         self._claims = Claims(database, search, lease_seconds=seconds)
+        self._asks = Asks(database, self._claims)
         self._reports = Reports(database, search, lease_seconds=seconds)
         self._settling = Settling(database)
         self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
 
     def claim(self, request: ClaimRequest) -> Claimed | None:
         return self._claims.claim(request)
+
+    def ask(self, study_name: str, request: AskRequest) -> Asked:
+        return self._asks.ask(study_name, request)
+
+    def keep(self, lease: Lease) -> None:
+        """Lengthens one lease, for whoever holds it."""
+        seconds = self._times.lease_seconds
+        self._database.write(lambda c: leases.hold(c, lease, lease_seconds=seconds))
 
     def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
         """Lengthens the leases a worker holds; answers the tokens it has lost."""
@@ -134,7 +154,13 @@ class Store:
     """Everything in one database; every method may be called from any thread."""
 
     def __init__(
-        self, url: str, times: LeaseTimes, *, artifacts: Path | None, max_model_bytes: int
+        self,
+        url: str,
+        times: LeaseTimes,
+        *,
+        retention: EventRetention,
+        artifacts: Path | None,
+        max_model_bytes: int,
     ) -> None:
         self.times = times
         self._database = Database(url)
@@ -157,6 +183,7 @@ class Store:
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
         self.tokens = Tokens(self._database)
+        self.events = Events(self._database, retention)
         self.claims = Leased(self._database, search, times)
 
     def prepare(self) -> None:
@@ -194,6 +221,7 @@ def open_store(
     url: str,
     times: LeaseTimes | None = None,
     *,
+    retention: EventRetention | None = None,
     artifacts: Path | None = None,
     max_model_bytes: int = MAX_MODEL_BYTES,
 ) -> Store:
@@ -204,4 +232,10 @@ def open_store(
     # Optuna 5 stores naive UTC and shows local time: one zone, and nothing shifts.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    return Store(url, times or LeaseTimes(), artifacts=artifacts, max_model_bytes=max_model_bytes)
+    return Store(
+        url,
+        times or LeaseTimes(),
+        retention=retention or EventRetention(),
+        artifacts=artifacts,
+        max_model_bytes=max_model_bytes,
+    )

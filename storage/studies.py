@@ -13,12 +13,14 @@ import sqlalchemy as sa
 from optuna.study import StudyDirection
 
 from hpo.errors import Conflict, NoCompletedTrial, NotFound, StudyExists
+from hpo.events import EventKind
 from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
+from storage.events import StudyKey, append
 from storage.exclusions import is_result
 from storage.limits import is_over_time
 from storage.model_rows import models_of
@@ -145,7 +147,7 @@ class Studies:
                 definition=definition,
                 state=StudyState(row.state),
                 reason=row.reason,
-                blocked=blocked(definition.objective) if waits else None,
+                blocked=blocked(definition.objective) if waits and definition.objective else None,
                 models_blocked=self._models_blocked if definition.keep_models else None,
                 n_started=row.n_started,
                 counts=counts[row.study_id],
@@ -198,6 +200,13 @@ def _create(
             created_at=db_now(),
             **{name: document[name] for name in CHANGEABLE},
         )
+    )
+    append(
+        connection,
+        EventKind.STUDY_CREATED,
+        StudyKey(new_uuid, definition.name),
+        objective=definition.objective,
+        n_trials=definition.budget.n_trials,
     )
     return True
 

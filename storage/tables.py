@@ -129,6 +129,8 @@ hpo_lease = sa.Table(
     sa.Column("acquired_until", UtcDateTime, nullable=False, index=True),
     # Not null when this one trial is to end: its worker is told at the next report.
     sa.Column("stop_reason", sa.String(32)),
+    # How long each renewal lasts where its holder has asked for a length of its own.
+    sa.Column("lease_seconds", sa.Double),
 )
 
 hpo_attempt = sa.Table(
@@ -251,4 +253,21 @@ hpo_session = sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("token_digest", sa.String(64), nullable=False, index=True),
     sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+
+# What happened, for those who listen. Ids commit out of order on PostgreSQL, so events are in the
+# order of (transaction_id, id), and a reader stays below the oldest open transaction.
+hpo_event = sa.Table(
+    "hpo_event",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("transaction_id", sa.BigInteger, nullable=False),
+    sa.Column("study_uuid", _UUID),  # null where it is about no study
+    sa.Column("study_name", _NAME),
+    sa.Column("number", sa.Integer),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Index("ix_hpo_event_order", "transaction_id", "id"),
+    sqlite_autoincrement=True,  # an id that was pruned does not come again
 )

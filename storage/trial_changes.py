@@ -11,11 +11,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import Conflict
+from hpo.events import EventKind
 from hpo.trial import TrialState
 from storage import exclusions
 from storage.cancelling import cancel, trial_row
 from storage.ending import end_if_done
 from storage.engine import Database
+from storage.events import append
 from storage.studies import locked_study
 
 Change = Callable[[sa.Connection, sa.Row[Any]], None]
@@ -49,6 +51,7 @@ class TrialChanges:
                     state=state,
                 )
             exclusions.exclude(connection, study, trial, reason)
+            append(connection, EventKind.TRIAL_EXCLUDED, study, number, reason=reason)
 
         self._change(study_name, change)
 
@@ -58,6 +61,7 @@ class TrialChanges:
         def change(connection: sa.Connection, study: sa.Row[Any]) -> None:
             trial_row(connection, study, number)
             exclusions.include(connection, study, number)
+            append(connection, EventKind.TRIAL_INCLUDED, study, number)
 
         self._change(study_name, change)
 

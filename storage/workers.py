@@ -9,10 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.errors import NotFound
+from hpo.events import EventKind
 from hpo.objective import Descriptor, descriptor_to_json, is_allowed
 from storage import tables as t
 from storage.documents import descriptor_from_json
 from storage.engine import Database, db_now
+from storage.events import append
 from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
 
 # A worker that missed this many heartbeats is not counted on; its leases live on until they expire.
@@ -48,6 +50,8 @@ class Workers:
                 times = {"registered_at": db_now(), "last_seen_at": db_now()}
                 insert = t.hpo_worker.insert().values(id=str(worker.id), **row, **times)
                 connection.execute(insert)
+                kind = EventKind.WORKER_REGISTERED
+                append(connection, kind, worker=str(worker.id), name=worker.name)
             forgotten = t.hpo_worker.c.last_seen_at < db_now(-FORGET_AFTER_SECONDS)
             connection.execute(t.hpo_worker.delete().where(forgotten))
 

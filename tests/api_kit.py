@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx2
 import sqlalchemy as sa
+import uvicorn
 from starlette.testclient import TestClient
 
 from api.app import create_app
+from api.server import Server
 from storage.store import open_store
 
 
@@ -111,3 +114,32 @@ def create_database(server: str, name: str) -> None:
     with admin.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     admin.dispose()
+
+
+class Running:
+    """A service on a real socket."""
+
+    def __init__(self, url: str, *, port: int = 0) -> None:
+        self.app = create_app(open_store(url))
+        config = uvicorn.Config(
+            self.app, port=port, log_level="critical", lifespan="on", timeout_graceful_shutdown=30
+        )
+        self.server = Server(config)
+        self._thread = threading.Thread(target=self.server.run)
+        self._thread.start()
+        await_fact(lambda: self.server.started)
+        self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90)
+        await_fact(lambda: self.client.get("/readyz").status_code == 200)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+        self.client.close()
+
+
+def await_fact(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.02)

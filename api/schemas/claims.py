@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from api.schemas.base import (
     Body,
+    Count,
     Finite,
     Index,
     JsonAttributes,
@@ -23,9 +24,9 @@ from api.schemas.space import ParameterBody
 from api.schemas.workers import Device, Token
 from hpo.numbers import strict
 from hpo.space import Choice
-from hpo.study import MAX_DIRECTIONS, Direction, ValueRule
+from hpo.study import MAX_DIRECTIONS, Direction, StudyState, ValueRule
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
-from storage.records import Claimed, ClaimRequest, LogChunk, Settled
+from storage.records import Asked, AskRequest, Claimed, ClaimRequest, LogChunk, Settled
 
 MAX_CHUNK_BYTES = 64 * 1024
 
@@ -68,7 +69,7 @@ class ClaimReply(Reply):
 
     study: str
     study_uuid: UUID
-    objective: str
+    objective: str | None
     direction: Direction
     number: int
     attempt: int
@@ -99,6 +100,41 @@ class ClaimReply(Reply):
             keep_models=definition.keep_models,
             no_progress_seconds=definition.budget.no_progress_seconds,
         )
+
+
+class AskBody(Body):
+    """A program asks for trials; each report renews their leases for `lease_seconds`."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        json_schema_extra={"examples": [{"count": 1, "worker": "shell", "lease_seconds": 600}]}
+    )
+
+    count: Annotated[Count, Field(le=100)] = 1
+    worker: Name = "ask"
+    lease_seconds: Annotated[Seconds, Field(ge=10, le=86400)] = 600.0
+    wait_seconds: Annotated[Seconds, Field(le=60)] = 0.0
+
+    def to_request(self, key: str | None, fingerprint: str) -> AskRequest:
+        return AskRequest(
+            worker=self.worker,
+            count=self.count,
+            lease_seconds=self.lease_seconds,
+            key=key,
+            fingerprint=fingerprint,
+        )
+
+
+class AskReply(Reply):
+    """Trials under leases, or why there are none: `state` is the study's."""
+
+    trials: list[ClaimReply]
+    state: StudyState
+    reason: str | None
+
+    @classmethod
+    def of(cls, asked: Asked) -> AskReply:
+        trials = [ClaimReply.of(claimed) for claimed in asked.trials]
+        return cls(trials=trials, state=asked.state, reason=asked.reason)
 
 
 class LeaseBody(Body):

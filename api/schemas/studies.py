@@ -73,7 +73,7 @@ class StudyReply(Reply):
     reason: str | None
     blocked: str | None
     models_blocked: str | None
-    objective: str
+    objective: str | None
     direction: Direction | None
     directions: list[Direction]
     space: dict[str, dict[str, Any]] | None
@@ -134,6 +134,16 @@ class StudyQuery(Query):
     state: Annotated[list[StudyState], Field(default_factory=list)]
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+
+
+class StudyWait(Query):
+    """With `wait_seconds` the answer waits for one of these states; none means: has ended."""
+
+    wait_seconds: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.0
+    state: Annotated[list[StudyState], Field(default_factory=list)]
+
+    def is_met(self, state: StudyState) -> bool:
+        return state in self.state if self.state else state.is_ended
 
 
 def _algorithm_reply(algorithm: Algorithm) -> dict[str, Any]:

@@ -125,12 +125,15 @@ ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_
 
 
 class StudyCreate(Body):
-    """A study to create. What is left out, or null, comes from the objective's descriptor."""
+    """A study to create. What is left out, or null, comes from the objective's descriptor.
+
+    Without an objective no worker runs its trials: programs ask for them and tell the values.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     name: Annotated[str, AfterValidator(_study_name)]
-    objective: ObjectivePath
+    objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
     directions: Annotated[list[Direction], Field(min_length=1, max_length=10)] | None = None
@@ -235,8 +238,7 @@ class StudyCreate(Body):
             known = " or ".join(f'"{direction}"' for direction in Direction)
             faults.add(
                 "direction",
-                f"is required: {known}; no worker has described {self.objective!r}, which could "
-                "say it (is it spelt as in /v1/objectives, and has the worker started?)",
+                f"is required: {known}; {self._why_no_direction()}",
             )
         elif given and offer.direction and given is not offer.direction:
             faults.add(
@@ -244,6 +246,17 @@ class StudyCreate(Body):
                 f'must be "{offer.direction}", as the objective says of itself, or left out',
             )
         return given or offer.direction or Direction.MINIMIZE
+
+    def _why_no_direction(self) -> str:
+        if self.objective is None:
+            return (
+                "there is no objective, so the study is for ask and tell; "
+                "name one to have workers run its trials"
+            )
+        return (
+            f"no worker has described {self.objective!r}, which could say it "
+            "(is it spelt as in /v1/objectives, and has the worker started?)"
+        )
 
     def _settings(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
         settings = self.settings or {}

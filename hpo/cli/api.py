@@ -84,6 +84,12 @@ ArtifactsFolder = Annotated[
 MaxModelBytes = Annotated[
     int, typer.Option(envvar="HPO_MAX_MODEL_BYTES", min=1, help="The largest model to store.")
 ]
+EventDays = Annotated[
+    float, typer.Option(envvar="HPO_EVENT_DAYS", help="Events are kept for so many days.")
+]
+EventRows = Annotated[
+    int, typer.Option(envvar="HPO_EVENT_ROWS", min=1, help="About so many events are kept at most.")
+]
 AccessLog = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
 LogFormat = Annotated[
     Literal["text", "json"], typer.Option(envvar="HPO_LOG_FORMAT", help="How log lines look.")
@@ -103,6 +109,8 @@ def api(
     lease_seconds: LeaseSeconds = 60.0,
     allow_origin: AllowOrigin = None,
     root_path: RootPath = "",
+    event_days: EventDays = 7.0,
+    event_rows: EventRows = 200_000,
     access_log: AccessLog = False,
     log_format: LogFormat = "text",
     own_worker: OwnWorker = False,
@@ -125,11 +133,13 @@ def api(
     require_driver(db)
     from api.app import Access, create_app
     from api.logs import set_up_logs
+    from storage.events import EventRetention
 
     set_up_logs(log_format, level=logging.INFO if access_log else logging.WARNING)
     options = {
         "artifacts": artifacts or folder_beside(db),
         "max_model_bytes": max_model_bytes,
+        "retention": EventRetention(days=event_days, rows=event_rows),
     }
     with opened(db, lease_seconds=lease_seconds, **options) as store:
         may_be_open = insecure or is_loopback(host)

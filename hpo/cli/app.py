@@ -14,6 +14,7 @@ from hpo.cli import (
     objective,
     study,
     study_create,
+    study_events,
     study_replicate,
     study_state,
     study_watch,
@@ -57,6 +58,7 @@ studies.command("show")(study.show)
 studies.command("watch")(study_watch.watch)
 studies.command("best")(study.best)
 studies.command("replicate")(study_replicate.replicate)
+studies.command("events")(study_events.events)
 studies.command("pause")(study_state.pause)
 studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)

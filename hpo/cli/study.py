@@ -38,7 +38,7 @@ def list_studies(url: Url = DEFAULT_URL, state: State = None, as_json: AsJson = 
             study["state"],
             counts_line(study["counts"]),
             number((study["best"] or {}).get("value")) if study["direction"] else "see show",
-            study["objective"],
+            study["objective"] or "ask and tell",
         )
     console().print(made if studies else "No studies yet; launch one with: hpo study create")
 
@@ -107,7 +107,7 @@ def _print_facts(out: Any, study: dict[str, Any]) -> None:
 
     facts = {
         "state": " ".join(filter(None, [study["state"], study["reason"] or study["blocked"]])),
-        "objective": study["objective"],
+        "objective": study["objective"] or "none, for ask and tell",
         "direction": ", ".join(study["directions"]),
         "sampler": _algorithm(study["sampler"]),
         "pruner": _algorithm(study["pruner"]),

@@ -18,7 +18,12 @@ File = Annotated[
     ),
 ]
 Name = Annotated[str | None, typer.Option(help="Name of the study.")]
-Objective = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="What to optimize.")]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:NAME", help="What workers optimize; without it, programs ask for trials."
+    ),
+]
 NTrials = Annotated[int | None, typer.Option(min=1, help="How many trials it may start.")]
 Direction = Annotated[
     list[str] | None,
@@ -110,11 +115,14 @@ def _announce(study: dict[str, Any], *, is_new: bool, is_watched: bool, as_json:
     if as_json:
         return print_json(study)
     name, budget = study["name"], study["budget"]["n_trials"]
+    objective = study["objective"] or "ask and tell"
     if is_new:
-        typer.echo(f"Study {name}: launched, {budget} trials of {study['objective']}.")
+        typer.echo(f"Study {name}: launched, {budget} trials of {objective}.")
     else:
         typer.echo(f"Study {name} exists with the same definition; it is {study['state']}.")
     if study["blocked"]:
         typer.echo(f"It waits: {study['blocked']}")
+    if study["objective"] is None:
+        typer.echo("No worker runs it; programs ask for its trials.")
     if not is_watched:
         typer.echo(f"Watch it with: hpo study watch {name}")

@@ -7,6 +7,8 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution
 
+from hpo.choices import to_label
+from hpo.conditions import is_active
 from hpo.search.options import known
 from hpo.search.spaces import distribution_of
 from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
@@ -26,8 +28,14 @@ def point_faults(space: Space | None, params: Mapping[str, Any]) -> Iterator[tup
             yield name, f"is no parameter of this study; {known(name, space)}"
         elif space is not None and not _holds(space[name], value):
             yield name, f"must be {_wanted(space[name])}, got {value!r}"
+        elif space is not None and _is_ruled_out(space[name], params):
+            yield name, "is not part of a trial with these values; see its condition (when)"
         elif not _is_plain(value):
-            yield name, f"must be a number, a string, true, false or null, got {value!r:.60}"
+            yield name, f"must be at most {MAX_EXACT}, got {value}"
+
+
+def _is_ruled_out(parameter: Parameter, params: Mapping[str, Any]) -> bool:
+    return parameter.when.keys() <= params.keys() and not is_active(parameter, params)
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:
@@ -40,7 +48,7 @@ def _holds(parameter: Parameter, value: Any) -> bool:
 def _contains(distribution: BaseDistribution, value: Any) -> bool:
     """As the sampling decides whether an enqueued value can be taken."""
     try:
-        return distribution._contains(distribution.to_internal_repr(value))
+        return distribution._contains(distribution.to_internal_repr(to_label(value)))
     except (ValueError, TypeError, OverflowError):
         return False
 
@@ -54,6 +62,4 @@ def _wanted(parameter: Parameter) -> str:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) <= MAX_EXACT
-    return value is None or isinstance(value, bool | float | str)
+    return not isinstance(value, int) or abs(value) <= MAX_EXACT

@@ -166,7 +166,6 @@ def test_every_fault_is_named_at_once() -> None:
     }
     assert set(faults(document)) == {
         "name",
-        "objective",
         "n_trials",
         "direction",
         "space.lr.low",

@@ -20,8 +20,9 @@ class ScriptedStore:
     """Answers `prepare` and `reap` from a script, the last line for ever."""
 
     def __init__(self, prepare: list[Exception | None], reap: list[Exception | int]) -> None:
-        self.claims = self.models = self
+        self.claims = self.models = self.events = self
         self.n_sweeps = 0
+        self.prunes: list[bool] = [True, True, False]
         self._prepare, self._reap = prepare, reap
         self.threads: set[int] = set()
 
@@ -34,6 +35,9 @@ class ScriptedStore:
     def sweep(self) -> int:
         self.n_sweeps += 1
         return 0
+
+    def prune(self) -> bool:
+        return self.prunes.pop(0)
 
     def _next(self, script: list[Any]) -> Any:
         self.threads.add(threading.get_ident())
@@ -158,3 +162,9 @@ def test_a_ring_after_the_loop_has_gone_is_harmless() -> None:
 
     asyncio.run(scenario())
     doorbell.ring()
+
+
+def test_old_events_are_dropped_bite_by_bite() -> None:
+    store = ScriptedStore([None], [0])
+    upkeep = make(store, Doorbell(), reap_seconds=0.001)
+    asyncio.run(keep_until(upkeep, lambda: not store.prunes))

@@ -44,6 +44,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study create",
         "study enqueue",
         "study exclude",
+        "study events",
         "study extend",
         "study history",
         "study importances",

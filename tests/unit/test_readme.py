@@ -201,7 +201,7 @@ def test_changes_of_a_study_are_the_ones_that_exist(
     changing = {("PATCH", "/v1/studies/{study}")} | {
         ("POST", path)
         for path, methods in paths.items()
-        if re.fullmatch(r"/v1/studies/{study}/\w+", path) and "post" in methods
+        if re.fullmatch(r"/v1/studies/{study}/(?!ask)\w+", path) and "post" in methods
     }
     assert documented == changing
     for *_, word in rows:

@@ -40,6 +40,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("study_uuid", "number"),
     )
     op.create_table(
+        "hpo_event",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("transaction_id", sa.BigInteger(), nullable=False),
+        sa.Column("study_uuid", sa.String(length=36), nullable=True),
+        sa.Column("study_name", sa.String(length=200), nullable=True),
+        sa.Column("number", sa.Integer(), nullable=True),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("hpo_event") as batch_op:
+        batch_op.create_index("ix_hpo_event_order", ["transaction_id", "id"], unique=False)
+
+    op.create_table(
         "hpo_lease",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
@@ -53,6 +69,7 @@ def upgrade() -> None:
         sa.Column("acquired_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("acquired_until", sa.DateTime(timezone=True), nullable=False),
         sa.Column("stop_reason", sa.String(length=32), nullable=True),
+        sa.Column("lease_seconds", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
         sa.UniqueConstraint("claim_key"),
         sa.UniqueConstraint("token"),

@@ -27,25 +27,29 @@ ROUTES = {
     "GET /v1/objectives",
     "GET /v1/studies",
     "GET /v1/studies/{study}",
+    "GET /v1/events",
     "GET /v1/studies/{study}/best",
     *(f"GET /v1/studies/{{study}}/{w}" for w in ["importances", "history", "pareto", "pruning"]),
     "POST /v1/studies/{study}/trials",
     *(f"POST {TRIAL}/{verb}" for verb in ["cancel", "requeue", "exclude", "include"]),
+    "GET /v1/studies/{study}/events",
     "GET /v1/studies/{study}/trials",
     "GET /v1/tokens",
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
+    f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
     "POST /v1/claims",
+    "POST /v1/studies/{study}/ask",
     "POST /v1/studies",
     "POST /v1/tokens",
     "POST /v1/workers",
     "POST /v1/workers/{id}/heartbeat",
     *(
         f"POST {TRIAL}/{verb}"
-        for verb in ["start", "suggest", "report", "complete", "prune", "fail", "release", "log"]
+        for verb in ["start", "suggest", "report", "renew", "complete", "prune", "fail", "release"]
     ),
 }
 

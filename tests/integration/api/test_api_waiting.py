@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,9 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
-from api.app import create_app
-from api.server import Server
-from storage.store import open_store
-from tests.api_kit import Node, read
+from tests.api_kit import Node, Running, await_fact, read
 
 LONG = 60.0
 
@@ -87,35 +82,6 @@ def test_waiting_claims_hold_no_thread(client: TestClient, node: Node) -> None:
 
     assert client.portal is not None
     client.portal.call(scenario)
-
-
-class Running:
-    """A service on a real socket."""
-
-    def __init__(self, url: str) -> None:
-        app = create_app(open_store(url))
-        config = uvicorn.Config(
-            app, port=0, log_level="critical", lifespan="on", timeout_graceful_shutdown=30
-        )
-        self.server = Server(config)
-        self._thread = threading.Thread(target=self.server.run)
-        self._thread.start()
-        await_fact(lambda: self.server.started)
-        self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90)
-        await_fact(lambda: self.client.get("/readyz").status_code == 200)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self._thread.join()
-        self.client.close()
-
-
-def await_fact(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
-    give_up_at = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""Listening from Python: events and waits that go on over lost connections and restarts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from hpo.errors import Unavailable
+from hpo.events import Event, EventKind
+from hpo.numbers import decode_number
+
+if TYPE_CHECKING:
+    from hpo.client import Client
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+WAIT_SECONDS = 30.0
+
+
+def listen(
+    client: Client,
+    study: str | None,
+    *,
+    after: str | None,
+    kinds: Sequence[str],
+    until: str | None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Event]:
+    """Events beyond `after`, each once; see `Client.events`."""
+    place, seconds = after, FIRST_PAUSE_SECONDS
+    while True:
+        query = {"after": place, "kinds": list(kinds) or None, "until": until}
+        try:
+            with client.event_source(study, query) as source:
+                for sent in source:
+                    place, seconds = sent.id or place, FIRST_PAUSE_SECONDS
+                    if sent.event == EventKind.END:
+                        return
+                    if sent.data:
+                        yield _event(sent)
+        except Unavailable:
+            pass
+        pause(seconds)
+        seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)
+
+
+def wait(
+    client: Client,
+    name: str,
+    states: Sequence[str],
+    *,
+    timeout_seconds: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """The study once it is in one of these states; see `Client.wait`."""
+    give_up_at = clock() + (float("inf") if timeout_seconds is None else timeout_seconds)
+    state = "away"
+    while True:
+        left = max(0.0, give_up_at - clock())
+        try:
+            study = client.study_when(name, states, min(WAIT_SECONDS, left))
+        except Unavailable:
+            pause(min(1.0, left))
+        else:
+            state = study["state"]
+            if state in states or (not states and study["ended_at"] is not None):
+                return study
+        if clock() >= give_up_at:
+            raise TimeoutError(f"study {name} is {state} after {timeout_seconds:g} s")
+
+
+def _event(sent: httpx2.ServerSentEvent) -> Event:
+    document = json.loads(sent.data)
+    data = document.get("data", {})
+    if data.get("value") is not None:
+        data["value"] = decode_number(data["value"])
+    return Event(
+        id=sent.id,
+        kind=sent.event,
+        study=document.get("study"),
+        number=document.get("number"),
+        data=data,
+        created_at=document.get("created_at"),
+    )
