@@ -31,7 +31,7 @@ def point_faults(space: Space | None, params: Mapping[str, Any]) -> Iterator[tup
         elif space is not None and _is_ruled_out(space[name], params):
             yield name, "is not part of a trial with these values; see its condition (when)"
         elif not _is_plain(value):
-            yield name, f"must be at most {MAX_EXACT}, got {value}"
+            yield name, f"must be a number of at most {MAX_EXACT}, got {value!r:.60}"
 
 
 def _is_ruled_out(parameter: Parameter, params: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ EXPECTED: tuple[tuple[str, type[Warning]], ...] = (
     ("WilcoxonPruner finds steps", UserWarning),
     ("The intermediate values of the (current|best) trial", UserWarning),
     ("The best trial has no intermediate values", UserWarning),
+    ("PedAnovaImportanceEvaluator computes the importances", UserWarning),
     ("Some regimes for parameter", UserWarning),
 )
 _FILTERS = tuple(

@@ -151,8 +151,8 @@ def test_a_page_takes_a_fixed_number_of_statements(store: Store, study: str) -> 
 
     for by in SortBy:
         order = TrialOrder(by=by)
-        assert count(order=order, limit=1) == count(order=order, limit=14) <= 8
-        assert count(order=order, limit=1, curves=True) == count(limit=14, curves=True) <= 10
+        assert count(order=order, limit=1) == count(order=order, limit=14) <= 9
+        assert count(order=order, limit=1, curves=True) == count(limit=14, curves=True) <= 11
 
 
 class TestLog:

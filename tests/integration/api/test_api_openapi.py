@@ -38,6 +38,7 @@ ROUTES = {
     "GET /v1/workers",
     f"GET {TRIAL}",
     f"GET {TRIAL}/log",
+    *(f"{method} {TRIAL}/model" for method in ["GET", "POST", "PUT"]),
     f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
     *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
