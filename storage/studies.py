@@ -17,11 +17,11 @@ from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
+from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
 from storage.limits import is_over_time
-from storage.params import params_of
-from storage.records import BestTrial, Page, StudyRecord
+from storage.records import BestOfStudy, Page, StudyRecord
 from storage.workers import Workers
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
@@ -77,17 +77,18 @@ class Studies:
         items = [record for _, record in found[:limit]]
         return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
 
-    def best(self, name: str) -> BestTrial:
+    def best(self, name: str) -> BestOfStudy:
         """Raises NotFound, or NoCompletedTrial with the counts by state."""
         study = self.get(name)
-        if study.best is None:
+        best = study.best
+        if best is None:
             counts = {state.value: n for state, n in study.counts.items()}
             raise NoCompletedTrial(
                 f"No trial of study {name!r} has completed with a finite value yet.",
                 study=name,
                 counts=counts,
             )
-        return study.best
+        return self._database.read(lambda c: best_of_study(c, study, best))
 
     def _records(
         self, condition: sa.ColumnElement[bool], *, limit: int
@@ -102,7 +103,7 @@ class Studies:
         if not rows:
             return []
         study_ids = [row.study_id for row in rows]
-        counts, best = _counts(connection, study_ids), _best(connection, study_ids)
+        counts, best = _counts(connection, study_ids), best_trials(connection, study_ids)
         awaiting = _awaiting(connection, [row.uuid for row in rows])
         blocked = self._workers.blocked_by(connection)
         records = []
@@ -231,29 +232,6 @@ def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
         .group_by(trial.study_uuid)
     )
     return Counter({row.study_uuid: row.n_trials for row in rows})
-
-
-def _best(connection: sa.Connection, study_ids: Sequence[int]) -> dict[int, BestTrial]:
-    trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
-    maximize = directions.direction == StudyDirection.MAXIMIZE
-    loss = sa.case((maximize, -values.value), else_=values.value)
-    place = sa.func.row_number().over(partition_by=trials.study_id, order_by=(loss, trials.number))
-    ranked = (
-        sa.select(
-            trials.study_id, trials.trial_id, trials.number, values.value, place.label("place")
-        )
-        .join(t.trial_values, values.trial_id == trials.trial_id)
-        .join(t.directions, directions.study_id == trials.study_id)
-        .where(trials.study_id.in_(study_ids), trials.state == "COMPLETE")
-        .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
-        .subquery()
-    )
-    rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
-    params = params_of(connection, [row.trial_id for row in rows])
-    return {
-        row.study_id: BestTrial(number=row.number, value=row.value, params=params[row.trial_id])
-        for row in rows
-    }
 
 
 def lock_study(connection: sa.Connection, study_id: int) -> bool:

@@ -79,8 +79,15 @@ def best(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
         found = client.best(name)
     if as_json:
         return print_json(found)
-    title = f"Trial {found['number']}, value {number(found['value'])}"
+    title = f"Trial {found['number']}, value {number(found['value'])}{_at_step(found)}"
     console().print(params_table(title, found["params"]))
+    if pruned := found["best_pruned"]:
+        words = f"trial {pruned['number']}, value {number(pruned['value'])}{_at_step(pruned)}"
+        console().print(f"Best of the pruned ones, which do not count: {words}")
+
+
+def _at_step(found: dict[str, Any]) -> str:
+    return "" if found["step"] is None else f" at step {found['step']}"
 
 
 def _print_facts(out: Any, study: dict[str, Any]) -> None:

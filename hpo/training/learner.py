@@ -59,13 +59,18 @@ class Learner:
         )
         self._eval_size = options.eval_batch_size
 
-    def train_step(self, batch: Batch, *, measure: bool = False) -> tuple[torch.Tensor, StepResult]:
+    def train_step(
+        self, batch: Batch, n_samples: int | None = None, *, measure: bool = False
+    ) -> tuple[torch.Tensor, StepResult]:
         """One optimizer step on the batch: its mean loss, and what became of the step.
 
         `measure` asks for the norm of the gradients.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._gradients(batch, count_samples(batch))
+        if self._rewind is None and self.micro_batch is None:
+            loss = self._backward(batch)
+        else:
+            loss = self._gradients(batch, n_samples or count_samples(batch))
         result = self.precision.step(
             self.optimizer,
             clip_norm=self.options.clip_norm,
@@ -152,15 +157,21 @@ class Learner:
         return loss
 
     def _accumulate(self, batch: Batch, n_samples: int, size: int) -> torch.Tensor:
-        total: torch.Tensor | None = None
-        for part in split_batch(batch, size, n_samples):
-            loss = self.recipe.step(self.forward, part)
-            if size < n_samples:  # parts weigh by their samples, as the last may be short
-                loss = loss * (count_samples(part) / n_samples)
-            self.precision.backward(loss)
-            total = loss.detach() if total is None else total + loss.detach()
-        assert total is not None, "a batch has at least one sample"
-        return total
+        if size >= n_samples:
+            return self._backward(batch)
+        # Parts weigh by their samples, as the last may be short.
+        losses = [
+            self._backward(part, weight=count_samples(part) / n_samples)
+            for part in split_batch(batch, size, n_samples)
+        ]
+        return torch.stack(losses).sum()
+
+    def _backward(self, batch: Batch, *, weight: float | None = None) -> torch.Tensor:
+        loss = self.recipe.step(self.forward, batch)
+        if weight is not None:
+            loss = loss * weight
+        self.precision.backward(loss)
+        return loss.detach()
 
     def _start_batch_again(self, size: int) -> None:
         assert self._rewind is not None

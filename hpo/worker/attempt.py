@@ -87,6 +87,7 @@ class Attempt:
             "suggest": self._take_suggest,
             "report": self._take_report,
             "user_attr": self._take_user_attr,
+            "uncounted": self._take_uncounted,
             "result": self._take_result,
         }
 
@@ -232,6 +233,12 @@ class Attempt:
 
     def _take_user_attr(self, message: Message) -> None:
         self._user_attrs[message["key"]] = message["value"]
+
+    def _take_uncounted(self, message: Message) -> None:
+        if message["flag"]:
+            self._watchdog.begin_wait()
+        else:
+            self._watchdog.end_wait()
 
     def _take_result(self, message: Message) -> None:
         self._watchdog.stop()

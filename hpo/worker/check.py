@@ -176,6 +176,9 @@ class DryLink:
     def set_user_attr(self, key: str, value: Any) -> None:
         logger.info("user attribute %s: %r", key, value)
 
+    def set_uncounted(self, flag: bool) -> None:
+        logger.info("silence %s", "does not count" if flag else "counts again")
+
 
 class _WatchedTrial(Trial):
     """Notes whether the objective ever asks."""

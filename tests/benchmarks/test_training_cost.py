@@ -43,6 +43,9 @@ class Nowhere:
     def set_user_attr(self, key: str, value: Any) -> None:
         pass
 
+    def set_uncounted(self, flag: bool) -> None:
+        pass
+
 
 class Pictures(TrainingObjective):
     """SimpleCNN on noise of 3x32x32, three batches of 256."""

@@ -103,6 +103,9 @@ class Silent:
     def set_user_attr(self, key: str, value: Any) -> None:
         self.attrs[key] = value
 
+    def set_uncounted(self, flag: bool) -> None:
+        self.attrs["uncounted"] = flag
+
 
 class Pictures(TrainingObjective):
     """Noise with a hint of its class; the net and the way to the data are settings."""

@@ -53,6 +53,9 @@ class RecordingLink:
     def set_user_attr(self, key: str, value: Any) -> None:
         self.user_attrs[key] = value
 
+    def set_uncounted(self, flag: bool) -> None:
+        self.calls.append(("uncounted", flag))
+
 
 class Tiny(TrainingObjective):
     """Three clusters of points and an MLP of 163 weights."""
