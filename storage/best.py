@@ -53,7 +53,9 @@ def best_of_study(connection: sa.Connection, study: StudyRecord, best: BestTrial
     return BestOfStudy(
         **asdict(_with_step(connection, study_id, best, rule)),
         value_rule=rule,
-        best_pruned=pruned and _with_step(connection, study_id, pruned, ValueRule.LAST),
+        best_pruned=None
+        if pruned is None
+        else _with_step(connection, study_id, pruned, ValueRule.LAST),
     )
 
 

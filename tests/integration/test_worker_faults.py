@@ -159,6 +159,35 @@ def test_a_process_that_cannot_be_killed_does_not_hold_its_trial(
     assert service.trial_verbs == ["start", "report", "fail"]
 
 
+@pytest.mark.parametrize(
+    ("says_so", "seconds", "verb"), [(True, 1.2, "complete"), (False, 60, "fail")]
+)
+def test_compiling_does_not_count_as_silence(
+    service: FakeService,
+    children: Children,
+    tmp_path: Path,
+    says_so: bool,
+    seconds: float,
+    verb: str,
+) -> None:
+    settings = {"seconds": seconds, "says_so": says_so}
+    service.offer("trainings:compiles", settings=settings, no_progress_seconds=0.6)
+    with working(service, children, tmp_path):
+        assert service.wait_for(verb).get("reason") == (None if says_so else "no_progress")
+
+
+def test_a_training_whose_steps_all_overflow_ends_as_diverged(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    service.offer("trainings:Line", settings={"n_good_steps": 4})
+    with working(service, children, tmp_path):
+        failed = service.wait_for("fail")
+    assert failed["reason"] == "diverged"
+    assert "20 steps in a row overflowed at scale 1" in failed["message"]
+    assert failed["user_attrs"]["skipped_steps"] == 20
+    assert failed["user_attrs"]["epochs"] == len(service.all("report")) == 5  # 23 steps
+
+
 def test_reports_keep_a_trial_going(
     service: FakeService, children: Children, tmp_path: Path
 ) -> None:
