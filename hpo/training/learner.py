@@ -66,7 +66,7 @@ class Learner:
 
         `measure` asks for the norm of the gradients.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(self.optimizer)
         if self._rewind is None and self.micro_batch is None:
             loss = self._backward(batch)
         else:
@@ -175,7 +175,7 @@ class Learner:
 
     def _start_batch_again(self, size: int) -> None:
         assert self._rewind is not None
-        self.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(self.optimizer)
         self._say_smaller(size)
         if self._has_batch_norm:
             say("BatchNorm sees those smaller parts: its statistics are noisier than before")
@@ -184,6 +184,13 @@ class Learner:
     def _say_smaller(self, size: int) -> None:
         free_unused(self.device)
         say(f"out of memory: going on with {size} samples at a time; the batch stays whole")
+
+
+def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """As `zero_grad` does; its profiling costs a percent of a small net's step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 @contextmanager
