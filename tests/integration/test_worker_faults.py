@@ -176,6 +176,19 @@ def test_compiling_does_not_count_as_silence(
         assert service.wait_for(verb).get("reason") == (None if says_so else "no_progress")
 
 
+def test_memory_does_not_grow_from_trial_to_trial(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    for _ in range(6):
+        service.offer("trainings:fills_memory")
+    with working(service, children, tmp_path):
+        service.wait_until(lambda: len(service.all("complete")) == 6)
+    attrs = [outcome["user_attrs"] for outcome in service.all("complete")]
+    assert all(found["mb_after"] >= found["mb_before"] + 180 for found in attrs)
+    before = [found["mb_before"] for found in attrs]
+    assert max(before) <= 1.05 * min(before)
+
+
 def test_a_training_whose_steps_all_overflow_ends_as_diverged(
     service: FakeService, children: Children, tmp_path: Path
 ) -> None:

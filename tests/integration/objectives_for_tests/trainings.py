@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 
 from hpo.objective import Trial
 from hpo.training import Split, TrainingObjective
+
+FOREVER: list[Any] = []
 
 
 class Line(TrainingObjective):
@@ -47,6 +50,16 @@ class Line(TrainingObjective):
         self, parameters: Iterator[nn.Parameter], params: Mapping[str, Any]
     ) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1)
+
+
+def fills_memory(trial: Trial) -> float:
+    """Holds 200 MB to its end, in a cycle that nobody breaks."""
+    trial.set_user_attr("mb_before", psutil.Process().memory_info().rss >> 20)
+    held: list[Any] = [torch.ones(50_000_000)]
+    held.append(held)
+    FOREVER.append(held)
+    trial.set_user_attr("mb_after", psutil.Process().memory_info().rss >> 20)
+    return 1.0
 
 
 def compiles(trial: Trial) -> float:

@@ -15,7 +15,7 @@ import torch
 
 from hpo.objective import TrialPruned, TrialReleased
 from hpo.training import CheckpointMismatch, Checkpoints, Training
-from hpo.training.checkpoint import FORMAT, DamagedCheckpoint, read_checkpoint
+from hpo.training.checkpoint import FORMAT, RETRY_SECONDS, DamagedCheckpoint, read_checkpoint
 from hpo.trial import Verdict
 
 FINGERPRINT = {"objective": "mine:net", "precision": "fp32"}
@@ -249,6 +249,31 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_written(tmp_path: Path
     with pytest.raises(TypeError, match="Stranger"):
         checkpoints.write(0, {"scheduler": Stranger()})
     assert checkpoints.load() is None
+
+
+@pytest.mark.parametrize("n_faults", [1, 2, 3])
+def test_a_write_that_fails_is_repeated(
+    tmp_path: Path, n_faults: int, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    slept: list[float] = []
+    checkpoints = Checkpoints(tmp_path, fingerprint=FINGERPRINT, sleep=slept.append)
+    checkpoints.write(0, {"at": 0})
+    replace, faults = os.replace, [OSError(5, "Input/output error")] * n_faults
+
+    def failing(*paths: Any) -> None:
+        if faults:
+            raise faults.pop()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", failing)
+    if n_faults == 3:
+        with pytest.raises(OSError, match="Input/output"):
+            checkpoints.write(1, {"at": 1})
+    else:
+        checkpoints.write(1, {"at": 1})
+    assert slept == list(RETRY_SECONDS[:n_faults])
+    assert capsys.readouterr().out.count("Input/output error") == len(slept)
+    assert checkpoints.load() == ((0, {"at": 0}) if n_faults == 3 else (1, {"at": 1}))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,29 @@ def test_property_09_clipping_sees_the_unscaled_gradient(clip_norm: float) -> No
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("initial_scale", [2.0**8, 2.0**16])
+def test_clipped_training_is_as_good_in_fp16(kit: Any, initial_scale: float) -> None:
+    losses, norms = [], []
+    for name in ("fp32", "fp16"):
+        settings = {"precision": name, "allow_slow": True, "clip_norm": 1.0}
+        training = Training(kit.Tiny(), kit.trial(optimizer_options={"lr": 0.5}, **settings)[0])
+        if name == "fp16":
+            precision = training.learner.precision
+            precision.load_state_dict({**precision.state_dict(), "scale": initial_scale})
+        step = training.learner.optimizer.step
+
+        def noted(step: Any = step, model: Any = training.learner.model) -> None:
+            norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
+            step()
+
+        training.learner.optimizer.step = noted
+        training.train()
+        losses.append(training.evaluate()["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert max(norms) <= 1.0001
+    assert len(norms) == 48
+
+
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_clipping_by_value_sees_the_unscaled_gradient(name: str) -> None:
     torch.manual_seed(0)
