@@ -143,6 +143,9 @@ class ClientLink:
     def set_constraint(self, key: str, value: float) -> None:
         self._constraints[key] = value
 
+    def set_uncounted(self, flag: bool) -> None:
+        """Nobody watches over the silence of a program that asks."""
+
     def taken_remarks(self) -> dict[str, Any]:
         taken = {"user_attrs": self._attrs, "constraints": self._constraints}
         self._attrs, self._constraints = {}, {}
@@ -224,7 +227,7 @@ class AskedTrial(Trial):
             if self.settled is not None or is_gone(error):
                 return False
             if error is None:
-                self.prune() if self._is_told_to_end() else self.complete()
+                self.prune() if self._is_told_to_end else self.complete()
                 return False
             if isinstance(error, Exception):
                 ending = error_ending(error)
@@ -232,9 +235,6 @@ class AskedTrial(Trial):
                 return ending.end != "failed"
             self.release()
             return False
-
-    def _is_told_to_end(self) -> bool:
-        return self.decision.verdict in (Verdict.PRUNE, Verdict.STOP)
 
     def _renew(self, ended: threading.Event) -> None:
         while not ended.wait(self._lease_seconds / 3):

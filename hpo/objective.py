@@ -85,6 +85,9 @@ class Link(Protocol):
     def set_constraint(self, key: str, value: float) -> None:
         """Stores a constraint, which is violated above 0; it travels as attributes do."""
 
+    def set_uncounted(self, flag: bool) -> None:
+        """Says from when to when silence is no lack of progress."""
+
 
 class Trial:
     """One trial as its objective sees it.
@@ -125,6 +128,7 @@ class Trial:
         self._link = link
         self._clock, self._started_at = clock, clock()
         self._decision = Decision(verdict=Verdict.CONTINUE)
+        self._is_told_to_end = self._is_interrupted = False
         self._has_started = False
         self.study, self.number, self.attempt = study, number, attempt
         self.params: dict[str, Any] = dict(params or {})
@@ -194,13 +198,21 @@ class Trial:
     def should_prune(self) -> bool:
         """Whether the newest verdict ends this trial; raise `TrialPruned` then."""
         self._decide(self._link.late_decision())
-        return self._decision.verdict in (Verdict.PRUNE, Verdict.STOP)
+        return self._is_told_to_end
 
     @property
     def should_stop(self) -> bool:
         """Whether to write a checkpoint and raise `TrialReleased` at the next step boundary."""
         self._decide(self._link.late_decision())
         return self._decision.verdict is Verdict.PAUSE
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether `should_prune` or `should_stop` is true: one cheap look after each small step."""
+        late = self._link.late_decision()
+        if late is not None:
+            self._decide(late)
+        return self._is_interrupted
 
     @property
     def decision(self) -> Decision:
@@ -247,12 +259,20 @@ class Trial:
             if other != path:
                 other.unlink()
 
+    def set_uncounted(self, flag: bool) -> None:
+        """While it is set, silence does not count towards the study's `no_progress_seconds`.
+
+        For what takes long and cannot report: compiling a model, a download.
+        """
+        self._link.set_uncounted(flag)
+
     def _decide(self, decision: Decision | None) -> None:
         if decision is None or decision.verdict is Verdict.CONTINUE:
             return
         # A worker that drains asks for a pause; a trial that is told to end ends all the same.
-        if self._decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
-            self._decision = decision
+        if not self._is_told_to_end:
+            self._decision, self._is_interrupted = decision, True
+            self._is_told_to_end = decision.verdict is not Verdict.PAUSE
 
 
 Objective = Callable[[Any], float | Sequence[float] | None]

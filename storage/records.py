@@ -10,7 +10,7 @@ from uuid import UUID
 
 from hpo.objective import Descriptor
 from hpo.space import Choice
-from hpo.study import StudyDefinition, StudyState
+from hpo.study import StudyDefinition, StudyState, ValueRule
 from hpo.trial import Reason, TrialState, Verdict
 
 T = TypeVar("T")
@@ -55,6 +55,24 @@ class BestTrial:
     value: float
     params: Mapping[str, Choice]
     model: ModelRecord | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankedTrial(BestTrial):
+    """A best trial and the step that reported its value; None where the objective returned it."""
+
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestOfStudy(RankedTrial):
+    """The best trial, how trials get their values, and the best of those that were pruned.
+
+    The value of a pruned trial is its last one, so it may look better than the best.
+    """
+
+    value_rule: ValueRule
+    best_pruned: RankedTrial | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,14 +18,12 @@ from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
+from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now
 from storage.events import StudyKey, append
-from storage.exclusions import is_result
 from storage.limits import is_over_time
-from storage.model_rows import models_of
-from storage.params import params_of
-from storage.records import BestTrial, Page, StudyRecord
+from storage.records import BestOfStudy, Page, StudyRecord
 from storage.requests import fingerprint_of, once
 from storage.workers import Workers
 
@@ -101,7 +99,7 @@ class Studies:
         items = [record for _, record in found[:limit]]
         return Page(items=items, next=found[limit - 1][0] if len(found) > limit else None)
 
-    def best(self, name: str) -> BestTrial:
+    def best(self, name: str) -> BestOfStudy:
         """Raises NotFound, NoCompletedTrial with the counts by state, or Conflict.
 
         With several directions there is no one best trial.
@@ -112,14 +110,15 @@ class Studies:
                 f"Study {name!r} has {len(study.definition.directions)} directions, so its best "
                 f"trials form a front: GET /v1/studies/{name}/pareto"
             )
-        if study.best is None:
+        best = study.best
+        if best is None:
             counts = {state.value: n for state, n in study.counts.items()}
             raise NoCompletedTrial(
                 f"No trial of study {name!r} has completed with a finite value yet.",
                 study=name,
                 counts=counts,
             )
-        return study.best
+        return self._database.read(lambda c: best_of_study(c, study, best))
 
     def _records(
         self, condition: sa.ColumnElement[bool], *, limit: int
@@ -134,7 +133,7 @@ class Studies:
         if not rows:
             return []
         study_ids = [row.study_id for row in rows]
-        counts, best = _counts(connection, study_ids), _best(connection, rows)
+        counts, best = _counts(connection, study_ids), best_trials(connection, rows)
         awaiting = _awaiting(connection, [row.uuid for row in rows])
         blocked = self._workers.blocked_by(connection)
         records = []
@@ -280,40 +279,6 @@ def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
         .group_by(trial.study_uuid)
     )
     return Counter({row.study_uuid: row.n_trials for row in rows})
-
-
-def _best(connection: sa.Connection, studies: Sequence[sa.Row[Any]]) -> dict[int, BestTrial]:
-    """Of each study with one direction; trials that violate a constraint are not good at all."""
-    uuids = {study.study_id: study.uuid for study in studies}
-    trials, values, directions = t.trials.c, t.trial_values.c, t.directions.c
-    second = t.directions.alias()
-    maximize = directions.direction == StudyDirection.MAXIMIZE
-    loss = sa.case((maximize, -values.value), else_=values.value)
-    place = sa.func.row_number().over(partition_by=trials.study_id, order_by=(loss, trials.number))
-    has_second = sa.exists().where(second.c.study_id == trials.study_id, second.c.objective == 1)
-    ranked = (
-        sa.select(
-            trials.study_id, trials.trial_id, trials.number, values.value, place.label("place")
-        )
-        .join(t.trial_values, values.trial_id == trials.trial_id)
-        .join(t.directions, directions.study_id == trials.study_id)
-        .where(trials.study_id.in_(list(uuids)), trials.state == "COMPLETE", ~has_second)
-        .where(values.objective == 0, values.value_type == t.ValueType.FINITE)
-        .where(is_result())
-        .subquery()
-    )
-    rows = connection.execute(sa.select(ranked).where(ranked.c.place == 1)).all()
-    params = params_of(connection, [row.trial_id for row in rows])
-    models = models_of(connection, [(uuids[row.study_id], row.number) for row in rows])
-    return {
-        row.study_id: BestTrial(
-            number=row.number,
-            value=row.value,
-            params=params[row.trial_id],
-            model=models.get((uuids[row.study_id], row.number)),
-        )
-        for row in rows
-    }
 
 
 def lock_study(connection: sa.Connection, study_id: int) -> bool:

@@ -20,7 +20,7 @@ from hpo.worker.options import WorkerOptions
 from tests.fake_service import FakeService
 
 CODE = Path(__file__).parent / "integration" / "objectives_for_tests"
-ALLOW = ("samples", "faulty", "optuna_style")
+ALLOW = ("samples", "faulty", "optuna_style", "trainings")
 
 
 @contextmanager

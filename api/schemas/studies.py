@@ -14,7 +14,7 @@ from api.schemas.space import space_reply
 from hpo.numbers import strict
 from hpo.study import Algorithm, Direction, OnFault, StudyState, ValueRule
 from hpo.trial import TrialState
-from storage.records import BestTrial, Page, StudyRecord
+from storage.records import BestOfStudy, BestTrial, Page, StudyRecord
 
 # What is known of a study beside its definition.
 PROGRESS = (
@@ -44,12 +44,32 @@ class BestReply(Reply):
         return cls.taken_from(best, model=ModelReply.or_none(best.model))
 
 
-class BestOfStudyReply(BestReply):
-    study: str
+class RankedTrialReply(BestReply):
+    """A best trial and the step that reported its value; null where the objective returned it."""
+
+    step: int | None
 
     @classmethod
-    def of_study(cls, study: str, best: BestTrial) -> BestOfStudyReply:
-        return cls.taken_from(best, study=study, model=ModelReply.or_none(best.model))
+    def of(cls, best: BestTrial) -> RankedTrialReply:
+        return cls.taken_from(best, model=ModelReply.or_none(best.model))
+
+
+class BestOfStudyReply(BestReply):
+    """The best trial, and apart from it the best of those that were pruned."""
+
+    study: str
+    step: int | None
+    value_rule: ValueRule
+    best_pruned: RankedTrialReply | None
+
+    @classmethod
+    def of_study(cls, study: str, best: BestOfStudy) -> BestOfStudyReply:
+        return cls.taken_from(
+            best,
+            study=study,
+            model=ModelReply.or_none(best.model),
+            best_pruned=best.best_pruned and RankedTrialReply.of(best.best_pruned),
+        )
 
 
 class BudgetReply(Reply):

@@ -96,10 +96,17 @@ def best(
         path = fetch(client, name, found, file, force=force) if download else None
     if as_json:
         return print_json(found if path is None else {**found, "file": str(path)})
-    title = f"Trial {found['number']}, value {number(found['value'])}"
+    title = f"Trial {found['number']}, value {number(found['value'])}{_at_step(found)}"
     console().print(params_table(title, found["params"]))
+    if pruned := found["best_pruned"]:
+        words = f"trial {pruned['number']}, value {number(pruned['value'])}{_at_step(pruned)}"
+        console().print(f"Best of the pruned ones, which do not count: {words}")
     if path is not None:
         typer.echo(f"Its model is in {path}.")
+
+
+def _at_step(found: dict[str, Any]) -> str:
+    return "" if found["step"] is None else f" at step {found['step']}"
 
 
 def _print_facts(out: Any, study: dict[str, Any]) -> None:

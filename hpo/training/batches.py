@@ -29,6 +29,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], tree: Any) -> Any:
 
 def count_samples(batch: Batch) -> int:
     """The number of samples, by the first tensor found."""
+    if type(batch) is tuple and batch and isinstance(batch[0], torch.Tensor):
+        return batch[0].shape[0]  # the usual kind, several times a step
     for tensor in iterate_tensors(batch):
         return tensor.shape[0]
     raise ValueError("a batch must hold at least one tensor")

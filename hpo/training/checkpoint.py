@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ from hpo.errors import HpoError
 
 FORMAT = 3
 KEPT = 2
+RETRY_SECONDS = (0.5, 2.0)
 # The step is the last one reported, and "start" before the first; batches are those after it.
 FILE_NAME = re.compile(r"(?:step-(?P<step>\d{8})|start)(?:-batch-(?P<batch>\d{8}))?\.pt")
 DAMAGED = (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError)
@@ -36,17 +38,32 @@ class Checkpoints:
     """The checkpoints of one trial: written to one folder, read from it and earlier ones."""
 
     def __init__(
-        self, folder: Path, earlier: tuple[Path, ...] = (), *, fingerprint: Mapping[str, str]
+        self,
+        folder: Path,
+        earlier: tuple[Path, ...] = (),
+        *,
+        fingerprint: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.folder, self._earlier = folder, earlier
         self._fingerprint = dict(fingerprint)
-        self._is_proven = False
+        self._is_proven, self._sleep = False, sleep
 
     def write(self, step: int | None, state: Mapping[str, Any], *, batch: int = 0) -> Path:
         """Stores the state `batch` batches after `step` and keeps the newest two.
 
-        `step` is the last one reported, None before the first.
+        `step` is the last one reported, None before the first. A write that fails is repeated
+        after `RETRY_SECONDS`: file servers have their moments.
         """
+        for seconds in RETRY_SECONDS:
+            try:
+                return self._write(step, state, batch)
+            except OSError as error:
+                say(f"the checkpoint could not be written ({error}); again in {seconds:g} s")
+            self._sleep(seconds)
+        return self._write(step, state, batch)
+
+    def _write(self, step: int | None, state: Mapping[str, Any], batch: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / _file_name(step, batch)
         document = {

@@ -42,14 +42,14 @@ class DivergenceWatch:
 
     def after_step(self, loss_sum: torch.Tensor | float, result: StepResult) -> None:
         """Takes note of one optimizer step and of the sum of all losses of the epoch so far."""
-        is_look = self.looks
+        is_look, norm = self.n_steps % LOOK_STEPS == 0, result.grad_norm
         self.n_steps += 1
         if self._scales:
             self._count(result)
         elif is_look or not self._is_cuda:
-            self._check(loss_sum, result.grad_norm)
-        if is_look and result.stepped and result.grad_norm is not None:
-            self._norms.append(float(result.grad_norm))
+            self._check(loss_sum, norm)
+        if is_look and result.stepped and norm is not None:
+            self._norms.append(float(norm))
 
     def after_epoch(self, loss_sum: torch.Tensor | float) -> None:
         """Looks at an epoch whose last steps nobody looked at."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.callback import callback_handler
 
 from hpo.training.batches import map_tensors
 from hpo.training.checkpoint import say
@@ -43,6 +45,19 @@ class Compiled:
         self.failure = failure
         say(f"torch.compile failed, going on without it: {failure}")
         return output
+
+
+@contextmanager
+def noting_compilation(note: Callable[[bool], None]) -> Iterator[None]:
+    """Calls `note(True)` when torch begins to compile, `note(False)` when it is done."""
+    handler = callback_handler
+    begin = handler.register_start_callback(lambda *_: note(True))
+    end = handler.register_end_callback(lambda *_: note(False))
+    try:
+        yield
+    finally:
+        handler.remove_start_callback(begin)
+        handler.remove_end_callback(end)
 
 
 def laid_out(model: Callable[..., Any]) -> Callable[..., Any]:

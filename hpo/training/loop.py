@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ from hpo.training.batches import Batch, count_samples
 from hpo.training.checkpoint import Checkpoints, say
 from hpo.training.data import source_of
 from hpo.training.divergence import DivergenceWatch, check_metrics
+from hpo.training.forward import noting_compilation
 from hpo.training.learner import Learner
 from hpo.training.memory import failing_out_of_memory, memory_attrs
 from hpo.training.metrics import SampleMeans
@@ -86,28 +88,33 @@ class Training:
 
         Raises TrialPruned, TrialReleased after a checkpoint, and TrialFailed when it diverged.
         """
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._set_user_attrs)
+            if self.options.compile:  # it may take minutes, in which nothing can be reported
+                stack.enter_context(noting_compilation(self.trial.set_uncounted))
             if self._resume() and self.progress.history:
                 self._report_last()
             while self.progress.epochs < self.options.epochs:
                 self._one_epoch()
                 self._report_last()
             self._save_model()
-        finally:
-            self._set_user_attrs()
 
     def train_epoch(self) -> float:
         """The rest of a pass over the training data; the mean loss over all of its samples."""
         progress, means, watch, learner = self.progress, self._means, self.watch, self.learner
         total: torch.Tensor | float = 0.0
-        for batch in self._waited_for(self._epoch_batches()):
+        clock = self._clock
+        asked_at = clock()
+        for batch in self._epoch_batches():
+            progress.wait_seconds += clock() - asked_at
             n_samples = count_samples(batch)
-            loss, result = learner.train_step(batch, measure=watch.looks)
+            loss, result = learner.train_step(batch, n_samples, measure=watch.looks)
             total = means.add_mean("loss", loss, n_samples)
             watch.after_step(total, result)
             progress.batches += 1
             progress.n_samples += n_samples
-            self._between_batches()
+            asked_at = self._between_batches()
+        progress.wait_seconds += clock() - asked_at
         watch.after_epoch(total)
         progress.batches, self._means = 0, SampleMeans()
         return means.result()["loss"]
@@ -136,27 +143,19 @@ class Training:
             self.options.batch_size, self.device, shuffle, start=self.progress.batches
         )
 
-    def _waited_for(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches; takes note of the time that the training stands still for them."""
-        clock, progress, iterator = self._clock, self.progress, iter(batches)
-        while True:
-            asked_at = clock()
-            batch = next(iterator, None)
-            progress.wait_seconds += clock() - asked_at
-            if batch is None:
-                return
-            yield batch
-
-    def _between_batches(self) -> None:
-        every = self.options.checkpoint_seconds
-        if every > 0 and self._clock() - self._checkpointed_at >= every:
+    def _between_batches(self) -> float:
+        """What may have to be done there, in few calls: on a small net each one shows."""
+        now, every = self._clock(), self.options.checkpoint_seconds
+        if every > 0 and now - self._checkpointed_at >= every:
             self._lap(training=True)
             self._write_checkpoint()
-        if self.trial.should_prune():  # a verdict that came late
-            raise TrialPruned(f"pruned in epoch {self.progress.epochs}")
-        if self.trial.should_stop:
+            now = self._clock()
+        if self.trial.is_interrupted:  # by a verdict that came late
+            if self.trial.should_prune():
+                raise TrialPruned(f"pruned in epoch {self.progress.epochs}")
             self._lap(training=True)
             self._release()
+        return now
 
     def _lap(self, *, training: bool) -> None:
         elapsed = self._clock() - self._lap_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,9 @@ class StepResult:
     scale: float
 
 
+PLAIN = StepResult(stepped=True, grad_norm=None, scale=1.0)
+
+
 class Precision:
     """Autocast, loss scaling and the optimizer step of one trial.
 
@@ -60,29 +63,37 @@ class Precision:
         self.scaler = torch.amp.GradScaler(
             device.type, init_scale=initial_scale, enabled=self.name == "fp16"
         )
+        self._scales = self.scaler.is_enabled()
         torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
         torch.backends.cudnn.allow_tf32 = self.name == "tf32"
 
     def autocast(self) -> AbstractContextManager[Any]:
         """A new context for one forward pass: a shared one would keep stale casts of weights."""
         if self.dtype is None:
-            # One that is switched off still costs a percent of a small net's step.
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def forward(self, model: Callable[..., Any]) -> Callable[..., Any]:
         """The model under autocast with fp32 outputs, so that losses are computed in fp32."""
 
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            output = model(*args, **kwargs)
+            if isinstance(output, torch.Tensor) and output.dtype is torch.float32:
+                return output
+            return in_fp32(output)
+
         def forward(*args: Any, **kwargs: Any) -> Any:
             with self.autocast():
-                output = model(*args, **kwargs)
-            return map_tensors(to_fp32, output)
+                return in_fp32(model(*args, **kwargs))
 
-        return forward
+        # A context that does nothing still costs a percent of a small net's step.
+        return plain if self.dtype is None else forward
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of the scaled loss; call it outside autocast."""
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it so
+        if self._scales:
+            loss = self.scaler.scale(loss)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it so
 
     def step(
         self,
@@ -97,18 +108,24 @@ class Precision:
         The norm of the gradients is that before clipping; it is computed where `clip_norm` needs
         it or `measure` asks for it.
         """
-        self.scaler.unscale_(optimizer)
+        if self._scales:
+            self.scaler.unscale_(optimizer)
         grad_norm = None
         if measure or clip_norm is not None or clip_value is not None:
             grad_norm = _clip(optimizer, clip_norm, clip_value, measure=measure)
+        if not self._scales:  # a scaler that is switched off costs a percent of a small net's step
+            optimizer.step()
+            return PLAIN if grad_norm is None else replace(PLAIN, grad_norm=grad_norm)
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
+        scale = self.scaler.get_scale()
         # The scale falls on a skip and only then; fused optimizers show it in no other way.
-        stepped = self.scaler.get_scale() >= before
-        if self.scaler.get_scale() < SCALE_FLOOR:
+        stepped = scale >= before
+        if scale < SCALE_FLOOR:
             self.scaler.update(SCALE_FLOOR)
-        return StepResult(stepped=stepped, grad_norm=grad_norm, scale=self.scaler.get_scale())
+            scale = SCALE_FLOOR
+        return StepResult(stepped=stepped, grad_norm=grad_norm, scale=scale)
 
     def state_dict(self) -> dict[str, Any]:
         """The scaler's state; empty for every precision but fp16."""
@@ -151,6 +168,11 @@ def _best_precision(device: torch.device, capability: tuple[int, int] | None) ->
 def to_fp32(tensor: torch.Tensor) -> torch.Tensor:
     """A half tensor as fp32; every other one as it is."""
     return tensor.float() if tensor.dtype in HALF_DTYPES else tensor
+
+
+def in_fp32(output: Any) -> Any:
+    """An output of any nesting with its half tensors as fp32."""
+    return to_fp32(output) if isinstance(output, torch.Tensor) else map_tensors(to_fp32, output)
 
 
 def check_weights(model: nn.Module) -> None:

@@ -93,6 +93,7 @@ class Attempt:
             "report": self._take_report,
             "user_attr": self._take_user_attr,
             "constraint": self._take_constraint,
+            "uncounted": self._take_uncounted,
             "result": self._take_result,
         }
 
@@ -244,6 +245,12 @@ class Attempt:
 
     def _take_constraint(self, message: Message) -> None:
         self._constraints[message["key"]] = message["value"]
+
+    def _take_uncounted(self, message: Message) -> None:
+        if message["flag"]:
+            self._watchdog.begin_wait()
+        else:
+            self._watchdog.end_wait()
 
     def _take_result(self, message: Message) -> None:
         self._watchdog.stop()

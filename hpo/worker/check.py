@@ -181,6 +181,9 @@ class DryLink:
     def set_constraint(self, key: str, value: float) -> None:
         logger.info("constraint %s: %g, %s", key, value, "violated" if value > 0 else "kept")
 
+    def set_uncounted(self, flag: bool) -> None:
+        logger.info("silence %s", "does not count" if flag else "counts again")
+
 
 class _WatchedTrial(Trial):
     """Notes whether the objective ever asks."""

@@ -59,7 +59,7 @@ class Watchdog:
     ) -> None:
         self._limits, self._on_overrun, self._clock = limits, on_overrun, clock
         self._started_at = self._reported_at = clock()
-        self._waiting_since: float | None = None
+        self._n_waits, self._waiting_since = 0, 0.0
         self._is_over = False
         self._changed = threading.Condition()
 
@@ -81,25 +81,37 @@ class Watchdog:
             self._reported_at = self._clock()
             self._changed.notify_all()
 
+    def begin_wait(self) -> None:
+        """Silence does not count from now on, until each wait has ended."""
+        with self._changed:
+            self._n_waits += 1
+            if self._n_waits == 1:
+                self._waiting_since = self._clock()
+                self._changed.notify_all()
+
+    def end_wait(self) -> None:
+        """Ends one wait; without one it does nothing."""
+        with self._changed:
+            if self._n_waits == 1:
+                self._reported_at += self._clock() - self._waiting_since
+                self._changed.notify_all()
+            self._n_waits = max(0, self._n_waits - 1)
+
     @contextmanager
     def waiting_for_service(self) -> Iterator[None]:
         """The child is silent inside the block because the service does not answer."""
-        with self._changed:
-            self._waiting_since = self._clock()
+        self.begin_wait()
         try:
             yield
         finally:
-            with self._changed:
-                self._reported_at += self._clock() - self._waiting_since
-                self._waiting_since = None
-                self._changed.notify_all()
+            self.end_wait()
 
     def _watch(self) -> None:
         with self._changed:
             while not self._is_over:
                 now = self._clock()
                 elapsed = now - self._started_at
-                until = now if self._waiting_since is None else self._waiting_since
+                until = self._waiting_since if self._n_waits else now
                 silent = until - self._reported_at
                 overrun = self._limits.overrun(elapsed, silent)
                 if overrun is not None:

@@ -86,9 +86,11 @@ class WireLink:
             return self._answer
 
     def late_decision(self) -> Decision | None:
-        with self._news:
-            self._raise_refusal()
-            decision, self._late = self._late, None
+        decision = None
+        if self._late is not None or self._refusal is not None:  # at every step a lock would cost
+            with self._news:
+                self._raise_refusal()
+                decision, self._late = self._late, None
         return decision or (PAUSE if self._pause_asked or self.is_signalled else None)
 
     def set_user_attr(self, key: str, value: Any) -> None:
@@ -101,6 +103,9 @@ class WireLink:
 
     def set_constraint(self, key: str, value: float) -> None:
         self._wire.send("constraint", key=key, value=value)
+
+    def set_uncounted(self, flag: bool) -> None:
+        self._wire.send("uncounted", flag=flag)
 
     def _raise_refusal(self) -> None:
         if self._refusal is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable
 
@@ -12,9 +13,9 @@ from optuna.storages import RDBStorage
 from hpo.errors import NoCompletedTrial, NotFound, StudyExists
 from hpo.search.samplers import SAMPLERS
 from hpo.space import FloatRange, IntRange
-from hpo.study import Algorithm, Direction, StudyDefinition, StudyState
+from hpo.study import Algorithm, Direction, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Failure, Measurement, Reason, TrialState
-from storage.records import Claimed
+from storage.records import Claimed, Lease
 from storage.store import Store
 from tests.builders import definition, lease_of, register
 
@@ -117,6 +118,45 @@ def test_best_is_the_best_finite_complete_value_and_the_smaller_number(
     assert best.value == direction.best(values)
     assert best.number == values.index(best.value)
     assert set(best.params) == {"x", "kind"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "returned", "value", "step"),
+    [
+        ("last", None, 0.8, 2),
+        ("best", None, 0.95, 1),  # of two equal ones the first
+        ("last", 0.77, 0.77, None),
+    ],
+)
+def test_the_best_says_its_step_and_pruned_trials_stand_apart(
+    store: Store,
+    create: Create,
+    claim: Claim,
+    rule: str,
+    returned: float | None,
+    value: float,
+    step: int | None,
+) -> None:
+    create(n_trials=6, direction=Direction.MAXIMIZE, value_rule=ValueRule(rule), max_steps=9)
+
+    def trial(*reports: float) -> Lease:
+        lease = lease_of(claim())
+        for number, reported in enumerate(reports):
+            store.claims.report(lease, Measurement(step=number, value=reported), {})
+        return lease
+
+    store.claims.complete(trial(0.9, 0.95, 0.8), returned, {})
+    assert store.studies.best("demo").best_pruned is None
+    store.claims.complete(trial(0.1, 0.1), None, {})
+    for last in (0.2, 0.99, 0.3):
+        store.claims.prune(trial(0.5, last), {})
+    store.claims.prune(trial(math.nan), {})
+    best = store.studies.best("demo")
+    assert (best.number, best.value, best.step, best.value_rule) == (0, value, step, rule)
+    pruned = best.best_pruned
+    assert pruned is not None
+    assert (pruned.number, pruned.value, pruned.step) == (3, 0.99, 1)
+    assert set(pruned.params) == {"x", "kind"}
 
 
 def test_counts_and_end_of_a_study(store: Store, create: Create, claim: Claim) -> None:

@@ -103,6 +103,9 @@ class Silent:
     def set_user_attr(self, key: str, value: Any) -> None:
         self.attrs[key] = value
 
+    def set_uncounted(self, flag: bool) -> None:
+        self.attrs["uncounted"] = flag
+
 
 class Pictures(TrainingObjective):
     """Noise with a hint of its class; the net and the way to the data are settings."""
@@ -123,7 +126,10 @@ class Pictures(TrainingObjective):
         return functional.cross_entropy(output, target)
 
     def optimizer(self, parameters: Iterator[nn.Parameter], params: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+        options = {"lr": 0.01, "momentum": 0.9}
+        if params["fused"] is not None:
+            options["fused"] = params["fused"]
+        return torch.optim.SGD(parameters, **options)
 
 
 class MLP(nn.Sequential):
@@ -175,6 +181,15 @@ def train_beside(device_type: str, n_steps: int, barrier: Any, rates: Any) -> No
     rates.put(n_steps / (time.perf_counter() - started_at))
 
 
+def tensors_of(state: Any) -> list[torch.Tensor]:
+    """Copies of all tensors of a state but the scaler's, in order."""
+    if isinstance(state, torch.Tensor):
+        return [state.detach().clone()]
+    if isinstance(state, dict):
+        state = [value for key, value in state.items() if key != "scaler"]
+    return [t for value in state for t in tensors_of(value)] if isinstance(state, list) else []
+
+
 def synchronize(device: torch.device) -> None:
     """Waits for the device."""
     if device.type == "cuda":
@@ -205,19 +220,57 @@ class Check:
         )
         emit("resume", difference=max(float((a - b).detach().abs().max()) for a, b in pairs))
         torch.use_deterministic_algorithms(False)
-        self.overflow()
+        for is_fused in (False, True):
+            self.overflow(is_fused=is_fused)
+        for kind in ("fp32", "bf16", "fp16"):
+            self.dtypes(kind)
+        self.peak()
         self.out_of_memory()
 
-    def overflow(self) -> None:
-        """One overflow: the weights stay, the scale halves."""
-        training = self.training(net="MLP", precision="fp16", n_samples=64)
-        before = [parameter.detach().clone() for parameter in training.learner.model.parameters()]
+    def overflow(self, *, is_fused: bool) -> None:
+        """One overflow: weights, moments and average stay, the scale halves."""
+        training = self.training(
+            net="MLP", precision="fp16", n_samples=64, fused=is_fused, ema_decay=0.9
+        )
+        learner = training.learner
+        learner.train_step(next(training.train_data.batches(64, self.device)))
+        before = tensors_of(learner.state_dict())
         inputs = torch.full((64, 3, 32, 32), 1e30, device=self.device)
-        _, result = training.learner.train_step(
+        _, result = learner.train_step(
             (inputs, torch.zeros(64, dtype=torch.long, device=self.device))
         )
-        same = all(map(torch.equal, before, training.learner.model.parameters()))
-        emit("overflow", stepped=result.stepped, scale=result.scale, weights_unchanged=same)
+        same = all(map(torch.equal, before, tensors_of(learner.state_dict())))
+        emit(
+            "overflow",
+            fused=is_fused,
+            stepped=result.stepped,
+            scale=result.scale,
+            state_unchanged=same,
+        )
+
+    def dtypes(self, kind: str) -> None:
+        """What the layers compute in, and what the loss gets."""
+        training, layers, losses = self.training(net="MLP", precision=kind, n_samples=64), set(), []
+        for module in training.learner.model.modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_hook(lambda _m, _i, output: layers.add(str(output.dtype)))
+        loss = training.recipe.loss
+        training.recipe.loss = lambda output, target: (
+            losses.append(str(output.dtype)),
+            loss(output, target),
+        )[1]
+        training.train_epoch()
+        training.evaluate()
+        emit("dtypes", kind=kind, layers=sorted(layers), losses=sorted(set(losses)))
+
+    def peak(self) -> None:
+        """The peak of a trial is its own, not that of a larger one before it."""
+        peaks = []
+        for batch_size in (8, 16) if self.quick else (512, 8):
+            objective, link = Pictures(), Silent()
+            objective(self.trial(link, (), batch_size=batch_size, n_samples=batch_size, epochs=1))
+            peaks.append(link.attrs.get("peak_mb"))
+        emit("peak", peak_mb=peaks)
 
     def out_of_memory(self) -> None:
         """A batch that does not fit is split, a sample that does not ends the trial."""
@@ -397,7 +450,7 @@ class Check:
 
     def trial(self, link: Silent, resume_dirs: Any, **settings: Any) -> Trial:
         """A trial without a service."""
-        defaults = {"net": "SimpleCNN", "resident": True, "checkpoint_seconds": 1000}
+        defaults = {"net": "SimpleCNN", "resident": True, "fused": None, "checkpoint_seconds": 1000}
         return Trial(
             link,
             study="check",

@@ -159,6 +159,48 @@ def test_a_process_that_cannot_be_killed_does_not_hold_its_trial(
     assert service.trial_verbs == ["start", "report", "fail"]
 
 
+@pytest.mark.parametrize(
+    ("says_so", "seconds", "verb"), [(True, 1.2, "complete"), (False, 60, "fail")]
+)
+def test_compiling_does_not_count_as_silence(
+    service: FakeService,
+    children: Children,
+    tmp_path: Path,
+    says_so: bool,
+    seconds: float,
+    verb: str,
+) -> None:
+    settings = {"seconds": seconds, "says_so": says_so}
+    service.offer("trainings:compiles", settings=settings, no_progress_seconds=0.6)
+    with working(service, children, tmp_path):
+        assert service.wait_for(verb).get("reason") == (None if says_so else "no_progress")
+
+
+def test_memory_does_not_grow_from_trial_to_trial(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    for _ in range(6):
+        service.offer("trainings:fills_memory")
+    with working(service, children, tmp_path):
+        service.wait_until(lambda: len(service.all("complete")) == 6)
+    attrs = [outcome["user_attrs"] for outcome in service.all("complete")]
+    assert all(found["mb_after"] >= found["mb_before"] + 180 for found in attrs)
+    before = [found["mb_before"] for found in attrs]
+    assert max(before) <= 1.05 * min(before)
+
+
+def test_a_training_whose_steps_all_overflow_ends_as_diverged(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    service.offer("trainings:Line", settings={"n_good_steps": 4})
+    with working(service, children, tmp_path):
+        failed = service.wait_for("fail")
+    assert failed["reason"] == "diverged"
+    assert "20 steps in a row overflowed at scale 1" in failed["message"]
+    assert failed["user_attrs"]["skipped_steps"] == 20
+    assert failed["user_attrs"]["epochs"] == len(service.all("report")) == 5  # 23 steps
+
+
 def test_reports_keep_a_trial_going(
     service: FakeService, children: Children, tmp_path: Path
 ) -> None:

@@ -73,6 +73,25 @@ def test_time_in_which_the_service_is_awaited_is_no_silence() -> None:
     assert message.startswith("no report for 60.0 s, where no_progress_seconds allows 50;")
 
 
+def test_waits_may_overlap_and_an_end_too_many_is_none() -> None:
+    clock = Clock()
+    watchdog, overruns = watched(Limits(no_progress_seconds=50), clock)
+    watchdog.end_wait()
+    watchdog.begin_wait()  # a model compiles
+    clock.now += 1000
+    with watchdog.waiting_for_service():
+        clock.now += 1000
+    clock.now += 1000
+    watchdog.end_wait()
+    clock.now += 40
+    watchdog.begin_wait()
+    watchdog.end_wait()
+    assert overruns.empty()
+    clock.now += 10
+    watchdog.begin_wait()  # looks again
+    assert overruns.get(timeout=10).fields["message"].startswith("no report for 50.0 s")
+
+
 def test_a_report_begins_the_count_anew() -> None:
     clock = Clock()
     watchdog, overruns = watched(Limits(no_progress_seconds=50), clock)

@@ -186,6 +186,12 @@ def test_best_is_the_best_finite_value(client: TestClient, node: Node) -> None:
     best = read(client.get(f"/v1/studies/{study['name']}/best"))
     assert (best["study"], best["number"], best["value"]) == (study["name"], 1, 0.7)
     assert best["params"].keys() == {"x"}
+    assert (best["step"], best["value_rule"], best["best_pruned"]) == (None, "last", None)
+    pruned = node.claim()
+    node.send(pruned, "report", step=4, value=0.9, elapsed_seconds=1.0)
+    node.send(pruned, "prune")
+    apart = read(client.get(f"/v1/studies/{study['name']}/best"))["best_pruned"]
+    assert (apart["number"], apart["value"], apart["step"]) == (3, 0.9, 4)
     assert read(client.get(f"/v1/studies/{study['name']}"))["best"]["value"] == 0.7
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,9 @@ class RecordingLink:
 
     def set_user_attr(self, key: str, value: Any) -> None:
         self.user_attrs[key] = value
+
+    def set_uncounted(self, flag: bool) -> None:
+        self.calls.append(("uncounted", flag))
 
 
 class Tiny(TrainingObjective):
@@ -191,7 +195,7 @@ class Kit:
     @staticmethod
     def last_state(trial: Trial) -> dict[str, Any]:
         """The newest checkpoint's state, without the figures that the clock writes."""
-        newest = max(trial.checkpoint_dir.glob("*.pt"))
+        newest = max(trial.checkpoint_dir.glob("*.pt"), key=lambda path: path.stem)
         state = read_checkpoint(newest)["state"]
         for name in ("seconds", "train_seconds", "wait_seconds"):
             del state["progress"][name]
@@ -222,6 +226,15 @@ def clusters(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     target = torch.randint(N_CLASSES, (n_samples,), generator=generator)
     centres = torch.randn(N_CLASSES, N_FEATURES, generator=generator)
     return centres[target] + torch.randn(n_samples, N_FEATURES, generator=generator), target
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _frozen_imports() -> Iterator[None]:
+    """Out of memory collects garbage: what torch has imported need not be looked at each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

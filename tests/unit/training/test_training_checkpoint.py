@@ -15,7 +15,7 @@ import torch
 
 from hpo.objective import TrialPruned, TrialReleased
 from hpo.training import CheckpointMismatch, Checkpoints, Training
-from hpo.training.checkpoint import FORMAT, DamagedCheckpoint, read_checkpoint
+from hpo.training.checkpoint import FORMAT, RETRY_SECONDS, DamagedCheckpoint, read_checkpoint
 from hpo.trial import Verdict
 
 FINGERPRINT = {"objective": "mine:net", "precision": "fp32"}
@@ -33,7 +33,7 @@ SCHEDULES: dict[str, Any] = {
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("pause_after", [0, 1, 2])
 @pytest.mark.parametrize("optimizer", [{}, ADAMW, RMSPROP], ids=["sgd", "adamw", "rmsprop"])
-def test_a_resumed_training_equals_an_uninterrupted_one_to_the_bit(
+def test_property_02_a_resumed_training_equals_an_uninterrupted_one_to_the_bit(
     kit: Any, precision: str, pause_after: int, optimizer: Any
 ) -> None:
     settings = {"precision": precision, "dropout": 0.4, "scheduler": COSINE, **optimizer}
@@ -55,7 +55,7 @@ def test_a_schedule_goes_on_where_it_was(kit: Any, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("pause_after", [0, 1, 2])
-def test_the_scaler_goes_on_where_it_was(kit: Any, pause_after: int) -> None:
+def test_property_04_the_scaler_goes_on_where_it_was(kit: Any, pause_after: int) -> None:
     """One sample overflows, so each epoch halves the scale and restarts the growth tracker."""
 
     class Overflowing(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
@@ -149,7 +149,7 @@ def test_a_checkpoint_is_on_the_disk_before_its_report(kit: Any) -> None:
     assert [len(names) for names in found] == [1, 2, 2, 2]  # the newest two are kept
 
 
-def test_the_value_reported_is_the_value_of_the_checkpoint(kit: Any) -> None:
+def test_property_18_the_value_reported_is_the_value_of_the_checkpoint(kit: Any) -> None:
     trial, link = kit.trial(verdicts={2: Verdict.PRUNE}, dropout=0.3)
     with pytest.raises(TrialPruned):
         kit.Tiny()(trial)
@@ -236,7 +236,7 @@ class Stranger:
     """A class that a weights-only load refuses, as it might run code."""
 
 
-def test_a_checkpoint_of_code_is_not_run(tmp_path: Path) -> None:
+def test_property_22_a_checkpoint_of_code_is_not_run(tmp_path: Path) -> None:
     torch.save(
         {"format": FORMAT, "fingerprint": {}, "step": 0, "state": Stranger()}, tmp_path / "x.pt"
     )
@@ -251,6 +251,31 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_written(tmp_path: Path
     assert checkpoints.load() is None
 
 
+@pytest.mark.parametrize("n_faults", [1, 2, 3])
+def test_a_write_that_fails_is_repeated(
+    tmp_path: Path, n_faults: int, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    slept: list[float] = []
+    checkpoints = Checkpoints(tmp_path, fingerprint=FINGERPRINT, sleep=slept.append)
+    checkpoints.write(0, {"at": 0})
+    replace, faults = os.replace, [OSError(5, "Input/output error")] * n_faults
+
+    def failing(*paths: Any) -> None:
+        if faults:
+            raise faults.pop()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", failing)
+    if n_faults == 3:
+        with pytest.raises(OSError, match="Input/output"):
+            checkpoints.write(1, {"at": 1})
+    else:
+        checkpoints.write(1, {"at": 1})
+    assert slept == list(RETRY_SECONDS[:n_faults])
+    assert capsys.readouterr().out.count("Input/output error") == len(slept)
+    assert checkpoints.load() == ((0, {"at": 0}) if n_faults == 3 else (1, {"at": 1}))
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -258,7 +283,9 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_written(tmp_path: Path
         ({"precision": "bf16"}, "precision"),
     ],
 )
-def test_a_checkpoint_of_another_trial_is_refused(kit: Any, change: Any, named: str) -> None:
+def test_property_22_a_checkpoint_of_another_trial_is_refused(
+    kit: Any, change: Any, named: str
+) -> None:
     first, _ = kit.trial()
     kit.Tiny()(first)
     other, link = kit.trial(resume_dirs=(first.checkpoint_dir,), **change)
@@ -338,7 +365,9 @@ KILLED = """
 """
 
 
-def test_a_kill_at_any_point_of_writing_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+def test_property_22_a_kill_at_any_point_of_writing_leaves_a_whole_checkpoint(
+    tmp_path: Path,
+) -> None:
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

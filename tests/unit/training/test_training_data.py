@@ -126,7 +126,7 @@ class Noise(Dataset[Any]):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # of the number of cores
-def test_what_loader_processes_draw_does_not_depend_on_their_number() -> None:
+def test_property_20_what_loader_processes_draw_does_not_depend_on_their_number() -> None:
     def drawn(n_workers: int, epoch: int = 0) -> torch.Tensor:
         loader = Loader(Noise(), n_workers=n_workers)
         return torch.cat([b[0] for b in loader.batches(2, CPU, Shuffle(seed=1, epoch=epoch))])
@@ -140,6 +140,8 @@ def test_what_loader_processes_draw_does_not_depend_on_their_number() -> None:
 KILLED = """
     import os, signal, torch
     from hpo.training import Loader
+    from hpo.worker.child import forget_signal_handlers
+    from hpo.worker.endings import ending_of
 
     class Killed(torch.utils.data.Dataset):
         def __len__(self):
@@ -150,17 +152,26 @@ KILLED = """
                 os.kill(os.getpid(), signal.SIGKILL)
             return index
 
-    batches = Loader(Killed(), n_workers=1).batches(2, torch.device("cpu"))
-    print([int(number) for batch in batches for number in batch])
+    def read():
+        try:
+            return sum(map(len, Loader(Killed(), n_workers=1).batches(2, torch.device("cpu"))))
+        finally:
+            forget_signal_handlers()
+
+    ending = ending_of(read)
+    print(ending.reason, ending.message)
 """
 
 
 def test_a_loader_process_that_is_killed_is_an_error_and_no_hang() -> None:
-    """In a process of its own: PyTorch raises it wherever the main thread happens to be."""
+    """In a process of its own: PyTorch raises it wherever the main thread happens to be.
+
+    What it raises depends on the moment; to the worker it is one and the same.
+    """
     command = [sys.executable, "-c", textwrap.dedent(KILLED)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert found.returncode == 1
-    assert "RuntimeError: DataLoader worker" in found.stderr
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith("objective_error a DataLoader worker died; often shared memory")
 
 
 @pytest.mark.parametrize("wrap", [TensorDataset, lambda *t: Subset(TensorDataset(*t), [0])])

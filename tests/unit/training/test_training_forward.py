@@ -94,6 +94,10 @@ def test_a_compiled_model_is_called_and_trains_the_same(
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     trial, link = kit.trial(compile=True, epochs=2)
     kit.Tiny()(trial)
+    said = [argument for call, argument in link.calls if call == "uncounted"]
+    assert said[:2] == [True, False]  # the silence of a compilation
+    assert said == [True, False] * (len(said) // 2)
+    assert link.calls.index(("uncounted", False)) < link.calls.index(("report", 0))
     plain, plain_link = kit.trial(epochs=2)
     kit.Tiny()(plain)
     assert calls

@@ -28,7 +28,7 @@ NAN, INFINITY = float("nan"), float("inf")
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("settings", [{}, ADAMW, RMSPROP], ids=["sgd", "adamw", "rmsprop"])
-def test_fp32_equals_a_hand_written_loop_to_the_bit(
+def test_property_01_fp32_equals_a_hand_written_loop_to_the_bit(
     kit: Any, settings: dict[str, Any], dropout: float, clip_norm: float | None
 ) -> None:
     trial, link = kit.trial(clip_norm=clip_norm, dropout=dropout, seed=3, **settings)
@@ -67,7 +67,7 @@ def test_fp32_equals_a_hand_written_loop_to_the_bit(
 
 @pytest.mark.parametrize("n_skips", [0, 1, 5])
 @pytest.mark.parametrize("fused", [False, True])
-def test_the_schedule_counts_real_steps(kit: Any, n_skips: int, fused: bool) -> None:
+def test_property_07_the_schedule_counts_real_steps(kit: Any, n_skips: int, fused: bool) -> None:
     class Overflowing(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
         n_calls = 0
 
@@ -90,7 +90,7 @@ def test_the_schedule_counts_real_steps(kit: Any, n_skips: int, fused: bool) -> 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 5, 7, 15, 16, 100])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_micro_batches_give_the_gradient_of_the_whole_batch(
+def test_property_13_micro_batches_give_the_gradient_of_the_whole_batch(
     kit: Any, micro_batch: int, precision: str
 ) -> None:
     """16 samples, so that most sizes leave a shorter tail."""
@@ -155,7 +155,7 @@ def test_a_gradient_that_is_not_finite_ends_the_trial(kit: Any, clip_norm: Any) 
     assert caught.value.reason is Reason.DIVERGED
 
 
-def test_many_skipped_steps_in_a_row_end_the_trial(kit: Any) -> None:
+def test_property_16_many_skipped_steps_in_a_row_end_the_trial(kit: Any) -> None:
     class Overflowing(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
         n_calls = 0
 
@@ -173,7 +173,7 @@ def test_many_skipped_steps_in_a_row_end_the_trial(kit: Any) -> None:
 
 @pytest.mark.parametrize("bad", [NAN, INFINITY, -INFINITY])
 @pytest.mark.parametrize("name", ["accuracy", "loss"])
-def test_a_metric_that_is_not_finite_is_reported_and_never_returned(
+def test_property_16_a_metric_that_is_not_finite_is_reported_and_never_returned(
     kit: Any, bad: float, name: str
 ) -> None:
     class Diverging(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
@@ -202,12 +202,17 @@ def test_outputs_of_nan_do_not_hide_behind_an_accuracy(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 16, 37, 64, 1000])
-def test_metrics_do_not_depend_on_the_batch_size(kit: Any, size: int) -> None:
+def test_property_17_metrics_do_not_depend_on_the_batch_size(kit: Any, size: int) -> None:
     training = Training(kit.Tiny(), kit.trial()[0])
     training.train_epoch()
-    whole, output = training.evaluate(), None
-    training.options = type(training.options)(eval_batch_size=size)
-    split = training.evaluate()
+    whole = training.evaluate()
+    other = Training(kit.Tiny(), kit.trial(eval_batch_size=size)[0])
+    other.learner.load_state_dict(training.learner.state_dict())
+    sizes: list[int] = []
+    loss = other.recipe.loss
+    other.recipe.loss = lambda o, t: (sizes.append(len(t)), loss(o, t))[1]
+    split = other.evaluate()
+    assert sizes[0] == min(size, kit.n_valid)
     inputs, target = kit.Tiny().data({}).valid
     with torch.no_grad():
         output = training.learner.model.eval()(inputs)
@@ -238,7 +243,7 @@ def test_a_metric_that_nobody_computes_is_named(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 5])
-def test_there_is_one_report_per_epoch(kit: Any, epochs: int) -> None:
+def test_property_18_there_is_one_report_per_epoch(kit: Any, epochs: int) -> None:
     trial, link = kit.trial(epochs=epochs)
     assert kit.Tiny()(trial) is None  # the study's value rule picks among the reports
     assert [report.step for report in link.reports] == list(range(epochs))
@@ -248,7 +253,9 @@ def test_there_is_one_report_per_epoch(kit: Any, epochs: int) -> None:
 
 @pytest.mark.parametrize("verdict", [Verdict.PRUNE, Verdict.STOP])
 @pytest.mark.parametrize("step", [0, 2, 3])
-def test_nothing_is_reported_after_a_verdict_to_end(kit: Any, verdict: Verdict, step: int) -> None:
+def test_property_18_nothing_is_reported_after_a_verdict_to_end(
+    kit: Any, verdict: Verdict, step: int
+) -> None:
     trial, link = kit.trial(verdicts={step: verdict})
     with pytest.raises(TrialPruned):
         kit.Tiny()(trial)
@@ -276,7 +283,7 @@ class Noisy(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_evaluation_changes_nothing(kit: Any, precision: str) -> None:
+def test_property_19_evaluation_changes_nothing(kit: Any, precision: str) -> None:
     class Objective(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
         def model(self, params: Any) -> nn.Module:
             return Noisy(6, 3)
@@ -326,7 +333,7 @@ def test_a_failed_evaluation_puts_the_modes_back_too(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_seed_says_all(kit: Any, precision: str) -> None:
+def test_property_20_a_seed_says_all(kit: Any, precision: str) -> None:
     """Neither what ran before in the process nor the order of the trials changes a result."""
 
     def result(seed: int) -> Any:
@@ -393,7 +400,7 @@ class Reading(torch.utils.data.Dataset[Any]):
         return tuple(tensor[index] for tensor in self.tensors)
 
 
-def test_each_sample_is_read_once_an_epoch_and_the_test_part_never(kit: Any) -> None:
+def test_property_24_each_sample_is_read_once_an_epoch_and_the_test_part_never(kit: Any) -> None:
     split = kit.Tiny().data({})
     proxies = {
         "train": Reading(split.train),
@@ -522,7 +529,7 @@ def test_the_time_that_a_training_waits_for_its_data_is_told(kit: Any) -> None:
     assert link.user_attrs["seconds"] == 48.0
 
 
-def test_more_work_takes_more_seconds(kit: Any) -> None:
+def test_property_23_more_work_takes_more_seconds(kit: Any) -> None:
     def seconds(epochs: int) -> float:
         trial, link = kit.trial(epochs=epochs, batch_size=4, checkpoint_seconds=100)
         kit.Tiny()(trial)

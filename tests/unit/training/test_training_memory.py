@@ -56,7 +56,7 @@ def test_other_errors_pass(error: Exception) -> None:
     assert caught.value is error
 
 
-def test_the_model_is_gone_when_the_failure_arrives(kit: Any) -> None:
+def test_property_15_the_model_is_gone_when_the_failure_arrives(kit: Any) -> None:
     models: list[Any] = []
 
     class Objective(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
@@ -118,7 +118,7 @@ def no_room(gradient: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_batch_that_does_not_fit_equals_one_that_came_in_parts_to_the_bit(
+def test_property_14_a_batch_that_does_not_fit_equals_one_in_parts_to_the_bit(
     kit: Any, where: str, precision: str
 ) -> None:
     """Buffers and random streams go back to where the batch began, dropout included."""
@@ -135,7 +135,9 @@ def test_a_batch_that_does_not_fit_equals_one_that_came_in_parts_to_the_bit(
 
 
 @pytest.mark.parametrize("from_call", [2, 9])
-def test_the_same_batch_is_tried_again_and_stays_whole(kit: Any, from_call: int) -> None:
+def test_property_14_the_same_batch_is_tried_again_and_stays_whole(
+    kit: Any, from_call: int
+) -> None:
     """Every optimizer step is on the mean loss of 16 samples, before and after."""
     training = Training(
         crowded(kit, fits=8, from_call=from_call), kit.trial()[0], halves_batches=True
@@ -143,8 +145,8 @@ def test_the_same_batch_is_tried_again_and_stays_whole(kit: Any, from_call: int)
     seen: list[float] = []
     step = training.learner.train_step
 
-    def noted(batch: Any, **options: Any) -> Any:
-        loss, result = step(batch, **options)
+    def noted(batch: Any, n_samples: int, **options: Any) -> Any:
+        loss, result = step(batch, n_samples, **options)
         seen.append(len(batch[0]))
         return loss, result
 
@@ -174,7 +176,7 @@ def test_the_gradient_after_running_out_is_that_of_the_batch(kit: Any) -> None:
 
 
 @pytest.mark.parametrize(("net", "sizes"), [(Net, (8, 4, 2)), (None, (8, 4, 2, 1))])
-def test_the_smallest_part_that_does_not_fit_ends_the_trial_and_the_next_one_trains(
+def test_property_15_the_smallest_part_that_does_not_fit_ends_the_trial_and_the_next_one_trains(
     kit: Any, net: Any, sizes: tuple[int, ...], capsys: Any
 ) -> None:
     """Batch statistics need two samples."""

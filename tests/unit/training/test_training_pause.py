@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("optimizer", [{}, ADAMW], ids=["sgd", "adamw"])
 @pytest.mark.parametrize("n_batches", [1, 4, 6, 11, 24])
-def test_a_training_cut_within_an_epoch_equals_an_uninterrupted_one_to_the_bit(
+def test_property_03_a_training_cut_within_an_epoch_equals_an_uninterrupted_one_to_the_bit(
     kit: Any, precision: str, optimizer: Any, n_batches: int
 ) -> None:
     """Six batches an epoch, so 6 and 24 lie between the last batch and its evaluation."""
@@ -139,7 +139,9 @@ def test_a_dataset_with_its_own_randomness_goes_on_within_an_epoch(
 
 
 @pytest.mark.parametrize("n_workers", [0, 2])
-def test_a_stream_with_a_shuffle_buffer_goes_on_within_an_epoch(kit: Any, n_workers: int) -> None:
+def test_property_03_a_stream_with_a_shuffle_buffer_goes_on_within_an_epoch(
+    kit: Any, n_workers: int
+) -> None:
     class Objective(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
         def data(self, params: Any) -> Any:
             split = super().data(params)

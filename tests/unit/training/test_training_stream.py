@@ -56,7 +56,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 @pytest.mark.parametrize("n_workers", [0, 1, 2, 5])
 @pytest.mark.parametrize("sizes", [SIZES, (25,), (2,)], ids=["files", "one-file", "few-records"])
 @pytest.mark.parametrize("shuffle", [None, Shuffle(seed=3, epoch=2)], ids=["in-order", "shuffled"])
-def test_every_record_comes_exactly_once(
+def test_property_21_every_record_comes_exactly_once(
     tmp_path: Path, n_workers: int, sizes: tuple[int, ...], shuffle: Shuffle | None
 ) -> None:
     stream = Stream(write_files(tmp_path, sizes), read_numbers, n_workers=n_workers, buffer_size=6)
