@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hpo.cli import (
+    amp_benchmark,
     api,
     db,
     demo,
@@ -38,6 +39,7 @@ objectives = typer.Typer(no_args_is_help=True, help="Check an objective, list th
 database = typer.Typer(no_args_is_help=True, help="Prepare the database of a service.")
 
 app.command(rich_help_panel=HERE)(up.up)
+app.command("amp-benchmark", rich_help_panel=HERE)(amp_benchmark.amp_benchmark)
 app.command(hidden=True)(demo.demo)
 app.add_typer(studies, name="study", rich_help_panel=USE)
 app.add_typer(objectives, name="objective", rich_help_panel=USE)
