@@ -258,7 +258,7 @@ class TestPrograms:
             "study = optuna.create_study(study_name='digits', storage='sqlite:///hpo-data/hpo.db')\n"
             "study.optimize(lambda trial: trial.suggest_float('x', 2, 2), n_trials=1)\n"
         )
-        code = f"{fill}\n{blocks('python')[3]}"
+        code = f"{fill}\n{blocks('python')[-1]}"
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             cwd=tmp_path,
