@@ -16,10 +16,12 @@ import multiprocessing
 import os
 import platform
 import shutil
+import signal
 import statistics
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -215,24 +217,43 @@ def search(problem: Problem, name: str, seed: int, root: Path) -> Curve:
 def run_all(
     problems: Sequence[Problem], n_seeds: int, n_processes: int, console: Console
 ) -> list[Curve]:
-    """Every contender on every problem with every seed, several at a time."""
+    """Every contender on every problem with every seed, several at a time.
+
+    Ctrl-C ends it with what has been found, the first seeds of all problems.
+    """
     context = multiprocessing.get_context("spawn")
     curves: list[Curve] = []
     with (
         tempfile.TemporaryDirectory(prefix="hpo-bench-", dir=MEMORY) as root,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
-        ProcessPoolExecutor(n_processes, mp_context=context) as pool,
+        ProcessPoolExecutor(n_processes, context, ignore_interrupts) as pool,
     ):
         # Contenders of one seed stand side by side: what slows the machine slows both.
         asked: list[Future[Curve]] = [
             pool.submit(search, problem, contender.name, seed, Path(root))
-            for problem, seed, contender in itertools.product(problems, range(n_seeds), CONTENDERS)
+            for seed, problem, contender in itertools.product(range(n_seeds), problems, CONTENDERS)
         ]
         bar = progress.add_task("searches", total=len(asked))
-        for done in as_completed(asked):
-            curves.append(done.result())
-            progress.advance(bar)
-    return curves
+        try:
+            for done in as_completed(asked):
+                curves.append(done.result())
+                progress.advance(bar)
+        except KeyboardInterrupt:
+            console.print("interrupted: waiting for the searches that have begun")
+            pool.shutdown(cancel_futures=True)
+            curves = [done.result() for done in asked if done.done() and not done.cancelled()]
+    return paired(curves)
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C is for the process that shows the figures."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def paired(curves: Sequence[Curve]) -> list[Curve]:
+    """Those of the seeds that all contenders have had."""
+    counts = Counter((curve.problem, curve.seed) for curve in curves)
+    return [c for c in curves if counts[c.problem, c.seed] == len(CONTENDERS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +406,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10, help="searches by each contender")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--epochs", type=int, default=400, help="to spend on digits; 0 for none")
+    parser.add_argument("--epochs", type=int, default=300, help="to spend on digits; 0 for none")
     parser.add_argument("--trials", type=int, default=100, help="to spend on a table; 0 for none")
     parser.add_argument("--all-tables", action="store_true", help="15 instead of 3")
     parser.add_argument("--json", type=Path)
@@ -394,6 +415,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     problems += tables(every=given.all_tables, budget=given.trials) if given.trials else []
     begin, console = time.perf_counter(), Console(width=150)
     curves = run_all(problems, given.seeds, given.processes, Console(stderr=True))
+    problems = [found for found in problems if any(c.problem == found.name for c in curves)]
     for problem in problems:
         show(problem, curves, console)
     seconds = time.perf_counter() - begin

@@ -39,7 +39,7 @@ class Digits:
     """objectives.digits:mlp, trained for real; the budget is counted in epochs."""
 
     n_epochs: int = 20
-    budget: int = 400
+    budget: int = 300
     name: str = "digits"
     unit: str = "epochs"
     direction: Direction = Direction.MAXIMIZE

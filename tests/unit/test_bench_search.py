@@ -23,6 +23,7 @@ from tests.benchmarks.search import (
     Curve,
     Search,
     document_of,
+    paired,
     picture,
     search,
     show,
@@ -100,6 +101,10 @@ def test_means_are_over_seeds_at_the_same_spending() -> None:
     assert random.means[2:] == pytest.approx([0.6, 0.6, 0.3])
     # The mean that the last contender ends with.
     assert (tpe.reached_at, random.reached_at) == (50, 100)
+
+
+def test_only_seeds_that_all_have_had_are_compared() -> None:
+    assert paired(CURVES[:3]) == [CURVES[0], CURVES[2]]
 
 
 def test_the_picture_shows_the_better_one_higher() -> None:
