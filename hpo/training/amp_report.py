@@ -19,6 +19,10 @@ from hpo.version import __version__
 FORMAT = 1
 # Less than this is noise on most machines.
 WORTH = 1.05
+FIGURES = (
+    *("seconds_per_step", "steps_per_second", "speed_to_fp32"),
+    *("held_bytes", "activation_bytes", "weight_copy_bytes"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +50,14 @@ def gain(entry: Entry, over: Entry) -> Spread:
 def row_of(heat: Heat, entry: Entry) -> dict[str, Any]:
     """Everything about one kind of a heat; figures that are missing are None."""
     base = next(found for found in heat.entries if found.kind == BASE)
-    seconds = Spread.of(entry.seconds) if entry.seconds else None
-    ratio = gain(entry, base) if entry.seconds and base.seconds else None
-    bytes_ = None if entry.footprint is None else asdict(entry.footprint)
+    figures: dict[str, Any] = dict.fromkeys(FIGURES)
+    if entry.footprint is not None:
+        figures |= asdict(entry.footprint)
+    if entry.seconds:
+        spread = Spread.of(entry.seconds)
+        figures |= {"seconds_per_step": asdict(spread), "steps_per_second": 1 / spread.median}
+    if entry.seconds and base.seconds:
+        figures["speed_to_fp32"] = asdict(gain(entry, base))
     return {
         "net": heat.options.model,
         "batch": heat.batch_size,
@@ -58,10 +67,7 @@ def row_of(heat: Heat, entry: Entry) -> dict[str, Any]:
         "tf32": entry.tf32,
         "layers": entry.n_layers,
         "half_layers": entry.n_half_layers,
-        "seconds_per_step": None if seconds is None else asdict(seconds),
-        "steps_per_second": None if seconds is None else 1 / seconds.median,
-        "speed_to_fp32": None if ratio is None else asdict(ratio),
-        **(bytes_ or dict.fromkeys(("held_bytes", "activation_bytes", "weight_copy_bytes"))),
+        **figures,
         "peak_bytes": entry.peak_bytes,
         "steps_per_repeat": entry.n_steps,
         "repeats": list(entry.seconds),
@@ -72,12 +78,9 @@ def row_of(heat: Heat, entry: Entry) -> dict[str, Any]:
 
 def conclusion_of(heat: Heat) -> str | None:
     """Whether mixed precision pays here; None before the first round has ended."""
-    timed = [entry for entry in heat.entries if entry.seconds]
-    full = [entry for entry in timed if not entry.kind.is_amp]
-    half = [entry for entry in timed if entry.kind.is_amp]
-    if not (full and half):
+    plain, best = (_fastest(heat, is_amp=is_amp) for is_amp in (False, True))
+    if plain is None or best is None:
         return None
-    plain, best = (min(group, key=_median) for group in (full, half))
     found = gain(best, plain)
     pays = "pays" if found.low > WORTH else "does not pay"
     return (
@@ -134,8 +137,9 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def _median(entry: Entry) -> float:
-    return statistics.median(entry.seconds)
+def _fastest(heat: Heat, *, is_amp: bool) -> Entry | None:
+    timed = [found for found in heat.entries if found.seconds and found.kind.is_amp is is_amp]
+    return min(timed, key=lambda entry: statistics.median(entry.seconds), default=None)
 
 
 def _memory_words(best: Entry, plain: Entry) -> str:

@@ -86,7 +86,7 @@ class HpoCallback(pl.Callback):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{len(self._reporter.history) - 1:08d}.ckpt"
         part = path.with_suffix(".part")
-        trainer.save_checkpoint(part)
+        trainer.save_checkpoint(part, weights_only=False)  # the whole state
         with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
