@@ -173,6 +173,26 @@ def test_without_a_checkpoint_it_starts_anew(tmp_path: Path, whole: Attempt) -> 
     assert ("start", 0) not in second.link.calls
 
 
+def test_a_training_that_was_cut_before_its_last_report_makes_it(
+    whole: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = Attempt(tmp_path / "1"), N_EPOCHS - 1
+    report = first.link.report
+
+    def cut_off(measurement: Any) -> Any:
+        if measurement.step == last:
+            raise RuntimeError("cut off")
+        return report(measurement)
+
+    monkeypatch.setattr(first.link, "report", cut_off)
+    with pytest.raises(RuntimeError, match="cut off"):
+        first.fit()
+    second = Attempt(tmp_path / "2", resume=(tmp_path / "1",)).fit()
+    assert second.link.calls == [("start", last), ("report", last)]
+    assert second.link.values == whole.link.values[last:]
+    assert_same_weights(second, whole)
+
+
 def test_it_prunes_after_the_report(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, verdicts={1: Verdict.PRUNE})
     with pytest.raises(TrialPruned, match="after step 1"):

@@ -37,6 +37,7 @@ class HpoCallback(pl.Callback):
         self._trial = trial
         self._has_validated = False
         self._is_first_epoch = True
+        self._is_to_resume = False
 
     @property
     def checkpoint(self) -> Path | None:
@@ -53,10 +54,14 @@ class HpoCallback(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes the curve out of a checkpoint; it goes on when the training begins."""
         self._reporter.load_state_dict(state_dict)
+        self._is_to_resume = True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._has_validated = False
-        self._reporter.resume(may_release=not _is_done(trainer))
+        self._resume()
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._resume()  # a training that had come to its end: Lightning does not start it
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         seed_stream(self._trial.seed, f"lightning epoch {trainer.current_epoch}")
@@ -80,6 +85,11 @@ class HpoCallback(pl.Callback):
         self._reporter.record(trainer.callback_metrics)
         self._write(trainer)
         self._reporter.report_last(may_release=not _is_done(trainer))
+
+    def _resume(self) -> None:
+        if self._is_to_resume:
+            self._is_to_resume = False
+            self._reporter.resume()
 
     def _write(self, trainer: pl.Trainer) -> None:
         folder = self._trial.checkpoint_dir

@@ -70,7 +70,7 @@ class Reporter:
         """Takes over what `state_dict` returned."""
         self.history, self._answered_step = list(state["history"]), state["answered_step"]
 
-    def resume(self, *, may_release: bool) -> None:
+    def resume(self) -> None:
         """Goes on after a checkpoint, if one was loaded: repeats reports that may be lost."""
         if not self.history:
             return
@@ -79,7 +79,7 @@ class Reporter:
         self.trial.start(last)
         for entry in self.history[self._answered_step + 1 : -1]:
             self._report(entry)
-        self.report_last(may_release=may_release)
+        self.report_last(may_release=False)  # the next validation may
 
     def _report(self, entry: Mapping[str, Any]) -> None:
         names = {_keyword(name): value for name, value in entry["metrics"].items()}

@@ -54,7 +54,7 @@ class HpoTrainerCallback(TrainerCallback):
             curve = next(filter(None, map(_read, folders)), None)
             if curve is not None:
                 self._reporter.load_state_dict(curve)
-                self._reporter.resume(may_release=state.global_step < state.max_steps)
+                self._reporter.resume()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
