@@ -329,7 +329,7 @@ def show(problem: Problem, curves: Sequence[Curve], console: Console) -> list[Su
         f"mean ± deviation of {found[0].n_seeds} seeds{known}",
         title_justify="left",
     )
-    for column in ("contender", *spent, "trials", "pruned", f"{problem.unit} to random's best"):
+    for column in ("contender", *spent, "trials", "pruned", "random's best at"):
         screen.add_column(column, justify="left" if column == "contender" else "right")
     for row in found:
         cells = map(_cell, row.means, row.deviations)
