@@ -10,13 +10,15 @@ INSTALLED := .venv/.installed
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak clean
+.PHONY: help demo test test-integrations check bench bench-search soak clean
 
 help:
 	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
 	@echo "make test          all tests but the benchmarks"
+	@echo "make test-integrations  the callbacks for Lightning and the Hugging Face Trainer, with both"
 	@echo "make check         ruff, format, mypy, import rules"
 	@echo "make bench         the benchmarks"
+	@echo "make bench-search  TPE and pruning beside random search, some minutes; JSON=file keeps figures"
 	@echo "make soak          faults at random on both databases for SECONDS=600 together"
 	@echo "make clean         removes .venv, caches and the data of demos; studies of 'hpo up' stay"
 
@@ -34,11 +36,18 @@ demo: $(INSTALLED)
 	@$(BIN)/hpo demo $(if $(KEEP),--keep)
 
 # One thread each: trials and tests share the cores, and torch would start a pool in every process.
-test bench soak: export OMP_NUM_THREADS = 1
+test test-integrations bench bench-search soak: export OMP_NUM_THREADS = 1
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not alone' --ignore=tests/benchmarks
 	$(BIN)/python -m pytest -m alone tests/acceptance
+
+.venv/.extra-%: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
+
+test-integrations: .venv/.extra-integrations
+	$(BIN)/python -m pytest tests/extras
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -48,6 +57,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/benchmarks
+
+bench-search: .venv/.extra-bench
+	$(BIN)/python -m tests.benchmarks.search $(if $(JSON),--json $(JSON))
 
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.acceptance.soak --seconds $$(( $(SECONDS) / 2 ))

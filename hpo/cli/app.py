@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hpo.cli import (
+    amp_benchmark,
     analysis,
     api,
     db,
@@ -44,6 +45,7 @@ database = typer.Typer(no_args_is_help=True, help="Prepare the database of a ser
 tokens = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
 
 app.command(rich_help_panel=HERE)(up.up)
+app.command("amp-benchmark", rich_help_panel=HERE)(amp_benchmark.amp_benchmark)
 app.command(hidden=True)(demo.demo)
 app.add_typer(studies, name="study", rich_help_panel=USE)
 app.add_typer(objectives, name="objective", rich_help_panel=USE)

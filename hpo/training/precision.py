@@ -64,6 +64,10 @@ class Precision:
             device.type, init_scale=initial_scale, enabled=self.name == "fp16"
         )
         self._scales = self.scaler.is_enabled()
+        self.set_tf32()
+
+    def set_tf32(self) -> None:
+        """Sets the flags of the process again, where several precisions take turns in it."""
         torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
         torch.backends.cudnn.allow_tf32 = self.name == "tf32"
 

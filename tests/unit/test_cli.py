@@ -33,6 +33,7 @@ def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 def test_every_command_of_the_design_is_there() -> None:
     assert sorted(" ".join(words) for words in commands()) == [
+        "amp-benchmark",
         "api",
         "db upgrade",
         "demo",

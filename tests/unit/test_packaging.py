@@ -52,7 +52,10 @@ def test_the_constraints_hold_nothing_that_torch_brings(name: str) -> None:
     assert not any(pinned.startswith(name) for pinned in CONSTRAINTS)
 
 
-@pytest.mark.parametrize("target", ["help", "demo", "test", "check", "bench", "clean"])
+TARGETS = ["help", "demo", "test", "test-integrations", "check", "bench", "bench-search", "clean"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_targets_are_there_and_install_first(target: str, tmp_path: Path) -> None:
     """In a folder without .venv, every target but help and clean begins by making it."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):

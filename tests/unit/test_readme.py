@@ -294,7 +294,10 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 class TestPrograms:
-    """The README's Python blocks, in order: a function, an Optuna objective, a net, a reader."""
+    """The README's Python blocks: a function, an Optuna objective, a net, …, a reader.
+
+    Those between need packages of their own, see tests/extras.
+    """
 
     @pytest.mark.parametrize(
         ("index", "name"), [(0, "train"), (1, "optuna_objective"), (2, "sine")]
