@@ -75,10 +75,21 @@ hpo_study = sa.Table(
     sa.Column("running_since", UtcDateTime),
     # Why a stopping study tells its trials to stop; null lets them come to their own end.
     sa.Column("stop_reason", sa.String(32)),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("notes", sa.Text, nullable=False),
+    sa.Column("archived_at", UtcDateTime),
     # Counts changes of what samplers and pruners may see, for those who keep it in memory.
     sa.Column("history_revision", sa.Integer, nullable=False, default=0),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("ended_at", UtcDateTime),
+)
+
+# Studies that are being deleted or were, for as long as a worker may still have files of theirs.
+hpo_deleted_study = sa.Table(
+    "hpo_deleted_study",
+    metadata,
+    sa.Column("uuid", _UUID, primary_key=True),
+    sa.Column("deleted_at", UtcDateTime, nullable=False, index=True),
 )
 
 hpo_trial = sa.Table(

@@ -214,7 +214,7 @@ class FakeService:
         if path.split("/")[-2] not in self.known_workers:
             return problem(404, "not_found")
         lost = [token for token in document["tokens"] if token in self.lost_tokens]
-        return 200, {"lost": lost, "commands": []}
+        return 200, {"lost": lost, "deleted": []}
 
     def _claim(self, _: str, document: Document) -> Answer:
         if document["worker_id"] not in self.known_workers:

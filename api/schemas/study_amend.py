@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
-from api.schemas.base import Body, Count, LimitSeconds
-from api.schemas.study_create import Priority
+from api.schemas.base import Body, Count, LimitSeconds, located
+from api.schemas.study_create import Notes, Priority, StudyCreate, Tags
 
 # Has no null: it can be changed and not lifted. Only what a request names is ever read.
 _LEFT_OUT = Field(default_factory=int)
 
 
 class StudyAmend(Body):
-    """Fields of the budget, and the priority; what is left out stays, null lifts a limit."""
+    """The budget, the priority and the labels; what is left out stays, null lifts a limit."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={"examples": [{"n_trials": 40}, {"timeout_seconds": None}]}
@@ -27,6 +27,17 @@ class StudyAmend(Body):
     trial_timeout_seconds: LimitSeconds | None = None
     no_progress_seconds: LimitSeconds | None = None
     priority: Annotated[Priority, _LEFT_OUT]
+    tags: Annotated[Tags, Field(default_factory=list)]
+    notes: Annotated[Notes, Field(default_factory=str)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_fixed(cls, document: Any) -> Any:
+        if isinstance(document, dict):
+            fixed = StudyCreate.model_fields.keys() - cls.model_fields.keys()
+            named = sorted(fixed & document.keys())
+            located(((name,), "cannot be changed; clone the study") for name in named)
+        return document
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hpo.study import Algorithm, Direction, StudyDefinition, StudyState, ValueRu
 from hpo.trial import Failure, Measurement, Reason, TrialState
 from storage.records import Claimed, Lease
 from storage.store import Store
+from storage.studies import Filter
 from tests.builders import definition, lease_of, register
 
 Create = Callable[..., StudyDefinition]
@@ -97,7 +98,7 @@ def test_studies_are_listed_page_by_page_newest_first(store: Store, create: Crea
         if (after := page.next) is None:
             break
     assert names == [f"study-{index}" for index in (4, 3, 2, 1, 0)]
-    assert store.studies.page(states=[StudyState.COMPLETED]).items == []
+    assert store.studies.page(Filter(states=[StudyState.COMPLETED])).items == []
 
 
 @pytest.mark.parametrize("direction", list(Direction))

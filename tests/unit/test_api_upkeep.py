@@ -20,7 +20,7 @@ class ScriptedStore:
     """Answers `prepare` and `reap` from a script, the last line for ever."""
 
     def __init__(self, prepare: list[Exception | None], reap: list[Exception | int]) -> None:
-        self.claims = self.models = self.events = self
+        self.claims = self.models = self.events = self.deleting = self
         self.n_sweeps = 0
         self.prunes: list[bool] = [True, True, False]
         self._prepare, self._reap = prepare, reap
@@ -31,6 +31,9 @@ class ScriptedStore:
 
     def reap(self) -> int:
         return int(self._next(self._reap) or 0)
+
+    def purge(self) -> int:
+        return 0
 
     def sweep(self) -> int:
         self.n_sweeps += 1
