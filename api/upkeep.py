@@ -55,7 +55,7 @@ class Upkeep:
 
     async def keep(self) -> None:
         """Runs until it is cancelled."""
-        self._loop = asyncio.get_running_loop()
+        self._haste, self._loop = asyncio.Event(), asyncio.get_running_loop()
         await self._prepare()
         prune_at = time.monotonic()
         while True:

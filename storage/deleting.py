@@ -85,6 +85,7 @@ class Deleting:
             for delete in _deletes(study.uuid):
                 self._database.write(functools.partial(_execute, delete))
             self._database.write(lambda c: _finish(c, study))
+            self._search.drop(study.study_id)
         logger.info("study %s, %s, is deleted", study.name, study.uuid)
 
 

@@ -54,8 +54,12 @@ class Search:
         """Drops what is cached of studies that are gone, by their UUIDs, and reads none anew."""
         self._deleted = frozenset(deleted)
         for study_id in [key for key, uuid in list(self._uuids.items()) if uuid in self._deleted]:
-            del self._uuids[study_id]
-            forget(self._storage, study_id)
+            self.drop(study_id)
+
+    def drop(self, study_id: int) -> None:
+        """Drops what is cached of a study, by Optuna's id; another one may have it next."""
+        self._uuids.pop(study_id, None)
+        forget(self._storage, study_id)
 
     def sample(self, definition: StudyDefinition, row: sa.Row[Any], trial_id: int) -> Sampled:
         """Draws the parameters of a trial; writes none of them."""
@@ -101,8 +105,8 @@ class Search:
         if row.uuid in self._deleted:
             raise NotFound(f"There is no study {definition.name!r}.")
         if self._uuids.setdefault(row.study_id, row.uuid) != row.uuid:
+            self.drop(row.study_id)  # another Optuna program deleted the one before
             self._uuids[row.study_id] = row.uuid
-            forget(self._storage, row.study_id)  # another Optuna program deleted the one before
         return SearchStudy(definition, self._history.of(row), row.study_id)
 
 
