@@ -18,6 +18,7 @@ from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
 from storage.store import Store
 
+STUDY_VERBS = ["pause", "resume", "stop", "cancel", "archive", "unarchive"]
 TRIAL = "/v1/studies/{study}/trials/{number}"
 ROUTES = {
     "DELETE /v1/tokens/{name}",
@@ -41,7 +42,8 @@ ROUTES = {
     *(f"{method} {TRIAL}/model" for method in ["GET", "POST", "PUT"]),
     f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
-    *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
+    *(f"POST /v1/studies/{{study}}/{verb}" for verb in STUDY_VERBS),
+    "DELETE /v1/studies/{study}",
     "POST /v1/claims",
     "POST /v1/studies/{study}/ask",
     "POST /v1/studies",
