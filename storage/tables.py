@@ -55,7 +55,8 @@ hpo_study = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),  # the order of creation, for paging
     sa.Column("uuid", _UUID, nullable=False, unique=True),
-    sa.Column("study_id", sa.Integer, nullable=False),
+    # Without the index SQLite begins with all of hpo_trial, for each trial that could be the best.
+    sa.Column("study_id", sa.Integer, nullable=False, index=True),
     sa.Column("name", _NAME, nullable=False, unique=True),
     sa.Column("definition", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, index=True),

@@ -172,6 +172,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("hpo_study") as batch_op:
         batch_op.create_index(batch_op.f("ix_hpo_study_state"), ["state"], unique=False)
+        batch_op.create_index(batch_op.f("ix_hpo_study_study_id"), ["study_id"], unique=False)
 
     op.create_table(
         "hpo_trial",
