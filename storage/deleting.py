@@ -43,6 +43,7 @@ class Deleting:
 
     def __init__(self, database: Database, studies: Studies, search: Search) -> None:
         self._database, self._studies, self._search = database, studies, search
+        self.n_purged = 0  # by this process
 
     def mark(self, name: str, *, force: bool = False) -> StudyRecord:
         """Nobody works on the study from now on; `purge` removes it. Safe to repeat.
@@ -77,6 +78,7 @@ class Deleting:
                 logger.warning("study %s cannot be deleted now: %s", study.name, error)
             else:
                 n_purged += 1
+        self.n_purged += n_purged
         return n_purged
 
     def _purge(self, study: sa.Row[Any]) -> None:

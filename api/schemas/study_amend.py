@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
+from api.faults import fault_of
 from api.schemas.base import Body, Count, LimitSeconds, located
 from api.schemas.study_create import Notes, Priority, StudyCreate, Tags
 
 # Has no null: it can be changed and not lifted. Only what a request names is ever read.
 _LEFT_OUT = Field(default_factory=int)
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    fault = fault_of(error)
+    is_fixed = fault.field in StudyCreate.model_fields.keys() - StudyAmend.model_fields.keys()
+    return "cannot be changed; clone the study" if is_fixed else fault.message
 
 
 class StudyAmend(Body):
@@ -30,14 +43,16 @@ class StudyAmend(Body):
     tags: Annotated[Tags, Field(default_factory=list)]
     notes: Annotated[Notes, Field(default_factory=str)]
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _refuse_what_is_fixed(cls, document: Any) -> Any:
-        if isinstance(document, dict):
-            fixed = StudyCreate.model_fields.keys() - cls.model_fields.keys()
-            named = sorted(fixed & document.keys())
-            located(((name,), "cannot be changed; clone the study") for name in named)
-        return document
+    def _refuse_what_is_fixed(
+        cls, document: Any, handler: ModelWrapValidatorHandler[StudyAmend]
+    ) -> StudyAmend:
+        try:
+            return handler(document)
+        except ValidationError as error:
+            located((fault["loc"], _sentence(dict(fault))) for fault in error.errors())
+            raise
 
     @property
     def changes(self) -> dict[str, Any]:

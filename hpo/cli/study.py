@@ -56,16 +56,25 @@ def list_studies(
         studies = list(client.studies(**query))
     if as_json:
         return print_json(studies)
-    made = table("study", "state", "trials", "best", "objective", right=["best"])
+    made = table("study", "state", "trials", "best", "objective", "tags", right=["best"])
     for study in studies:
         made.add_row(
             study["name"],
-            study["state"],
+            f"{study['state']}, archived" if study["archived_at"] else study["state"],
             counts_line(study["counts"]),
             number((study["best"] or {}).get("value")) if study["direction"] else "see show",
             study["objective"] or "ask and tell",
+            ", ".join(study["tags"]),
         )
-    console().print(made if studies else "No studies yet; launch one with: hpo study create")
+    console().print(made if studies else _nothing(query))
+
+
+def _nothing(query: dict[str, Any]) -> str:
+    if any(query[name] for name in ("state", "tag", "name_prefix")):
+        return "No study is like that; list all with: hpo study list --archived any"
+    if query["archived"] == Archiving.TRUE:
+        return "No study is archived."
+    return "No studies here; launch one with: hpo study create"
 
 
 def show(

@@ -76,7 +76,9 @@ def test_labels_change_and_what_is_fixed_does_not(node: Node, client: TestClient
     assert amended.headers["ETag"] != etag
     stale = client.patch(path, json={"tags": []}, headers={"If-Match": etag})
     assert stale.status_code == 412
-    fixed = errors(client.patch(path, json={"space": {}, "seed": 3, "name": "x", "n_trials": 9}))
+    wrong = {"space": {}, "seed": 3, "name": "x", "n_trials": 0}
+    fixed = errors(client.patch(path, json=wrong))
+    assert fixed.pop("n_trials") == "must be 1 or more, got 0"
     assert fixed == dict.fromkeys(["name", "seed", "space"], "cannot be changed; clone the study")
     assert "correct its spelling" in errors(client.patch(path, json={"tag": ["a"]}))["tag"]
     for document in ({"tags": ["a", "a"]}, {"tags": [""]}, {"tags": None}, {"notes": None}):
