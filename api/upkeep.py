@@ -49,7 +49,7 @@ class Upkeep:
         self._chores.append((what, chore))
 
     def hurry(self) -> None:
-        """Removes deleted studies at once. May be called from any thread."""
+        """Begins the next round now, with the studies to delete. May be called from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._haste.set)
 
@@ -59,16 +59,14 @@ class Upkeep:
         await self._prepare()
         prune_at = time.monotonic()
         while True:
-            if await heard(self._haste, self._reap_seconds):
-                self._haste.clear()
-                await self._attempt("delete studies", self._store.deleting.purge)
-                continue
+            await heard(self._haste, self._reap_seconds)
+            self._haste.clear()
+            await self._attempt("delete studies", self._store.deleting.purge)
             if time.monotonic() >= prune_at:
                 more = await self._attempt("prune the events", self._store.events.prune)
                 prune_at = time.monotonic() + (0.0 if more else PRUNE_SECONDS)
             if await self._attempt("reap", self._store.claims.reap):
                 self._doorbell.ring()
-            await self._attempt("delete studies", self._store.deleting.purge)
             for what, chore in self._chores:
                 await self._attempt(what, chore)
             await self._attempt("remove old models", self._store.models.sweep)

@@ -133,3 +133,16 @@ def test_the_client_waits_until_the_name_is_free(node: Node, service: Client) ->
     assert service.delete_study(study["name"])["state"] == "deleting"
     with pytest.raises(ApiError, match="There is no study"):
         service.study(study["name"])
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(0, 422), (1, 201), (200, 201), (201, 422), (600, 422)]
+)
+def test_names_have_one_limit_on_every_database(
+    node: Node, client: TestClient, length: int, status: int
+) -> None:
+    name = "n" * length
+    document = {"name": name, "objective": node.objective, "direction": "minimize", "n_trials": 1}
+    assert client.post("/v1/studies", json=document).status_code == status
+    if status == 201:
+        assert read(client.get(f"/v1/studies/{name}"))["name"] == name
