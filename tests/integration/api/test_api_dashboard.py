@@ -96,7 +96,7 @@ def test_the_service_answers_for_its_own_paths(client: TestClient) -> None:
     for path in ("/v1", "/v1/", "/v1/nothing", "/v1/nothing/at/all"):
         response = client.get(path)
         assert (response.status_code, read(response)["code"]) == (404, "not_found")
-    response = client.delete("/v1/studies/x")
+    response = client.put("/v1/studies/x")
     assert (response.status_code, read(response)["code"]) == (405, "method_not_allowed")
     for path in ("/nothing", "/docs/nothing", "/dashboards"):
         assert read(client.get(path))["code"] == "not_found"
