@@ -16,12 +16,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from hpo.errors import DatabaseInUse, InvalidField, Unavailable
@@ -233,6 +234,27 @@ class Database:
         if self._file_lock is not None:
             os.close(self._file_lock)
             self._file_lock = None
+
+
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Inserts a row; False when one with its key is there already."""
+    insert = _INSERTS[connection.dialect.name](table).values(row).on_conflict_do_nothing()
+    # RETURNING, because psycopg does not count the rows of such an INSERT.
+    return connection.execute(insert.returning(sa.literal(1))).first() is not None
+
+
+def upsert(
+    connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], columns: Mapping[str, Any]
+) -> None:
+    """Writes the row with this key, which a unique constraint of the table covers."""
+    insert = _INSERTS[connection.dialect.name](table).values({**key, **columns})
+    connection.execute(insert.on_conflict_do_update(index_elements=list(key), set_=columns))
+
+
+_INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
 
 
 def is_transient(error: sa.exc.DBAPIError) -> bool:
