@@ -24,6 +24,7 @@ from api import (
     operations,
     studies,
     tokens,
+    transfer,
     trials,
     workers,
 )
@@ -60,6 +61,7 @@ ROUTERS = (
     models.sending,
     ask.router,
     events.router,
+    transfer.router,
 )
 
 

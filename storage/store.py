@@ -20,11 +20,13 @@ from optuna.storages import BaseStorage
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
+from storage.adoption import Adoption
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
 from storage.asks import Asks
 from storage.census import Census, count
 from storage.claims import Claims
+from storage.cloning import Cloning
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
 from storage.events import EventRetention, Events
@@ -182,6 +184,8 @@ class Store:
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
+        self.cloning = Cloning(self._database)
+        self.adoption = Adoption(self._database, self.studies)
         self.tokens = Tokens(self._database)
         self.events = Events(self._database, retention)
         self.claims = Leased(self._database, search, times)
