@@ -118,13 +118,14 @@ def _space_faults(connection: sa.Connection, study_id: int, space: Space) -> lis
         .order_by(param.param_name)
     )
     for name, document in stored if space else ():
-        sentence = _difference(distribution(document), name, space)
+        sentence = difference(distribution(document), name, space)
         if sentence is not None:
             faults.setdefault(f"space.{name}", sentence)
     return list(faults.items())
 
 
-def _difference(stored: BaseDistribution, name: str, space: Space) -> str | None:
+def difference(stored: BaseDistribution, name: str, space: Space) -> str | None:
+    """Why a declared space cannot have trials of this parameter; None when it can."""
     if name not in space:
         return "is a parameter of the study's trials; declare it, or leave the space out"
     try:

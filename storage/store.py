@@ -30,6 +30,7 @@ from storage.cloning import Cloning
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
 from storage.events import EventRetention, Events
+from storage.importing import Importing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
@@ -52,6 +53,7 @@ from storage.settling import Settling
 from storage.studies import Studies
 from storage.timing import watch
 from storage.tokens import Tokens
+from storage.transfer import Transfer
 from storage.trial_changes import TrialChanges
 from storage.trials import Trials
 from storage.workers import Workers
@@ -186,6 +188,8 @@ class Store:
         self.analysis = Analysis(self._database, self.studies, search)
         self.cloning = Cloning(self._database)
         self.adoption = Adoption(self._database, self.studies)
+        self.transfer = Transfer(self._database, self.trials)
+        self.importing = Importing(self._database, self.studies)
         self.tokens = Tokens(self._database)
         self.events = Events(self._database, retention)
         self.claims = Leased(self._database, search, times)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from api.errors import InvalidRequest
-from api.faults import Fault
-from api.schemas.base import Body, Bool, JsonObject, Reply
+from api.faults import Fault, fault_of
+from api.schemas.base import Body, Bool, JsonObject, Query, Reply
 from api.schemas.points import Extend
 from api.schemas.studies import StudyReply
 from api.schemas.study_create import StudyCreate, study_name
+from api.schemas.study_document import StudyDocument
 from hpo.errors import InvalidField
 from hpo.objective import Descriptor
 from hpo.study import StudyDefinition
 from storage.adoption import Adopted
 from storage.cloning import Cloned
 from storage.documents import definition_to_request
+from storage.importing import MAX_FAULTS, Imported
 from storage.records import StudyRecord
+from storage.transfer import StudyCopy, TrialCopy
 
 NewName = Annotated[str, AfterValidator(study_name)]
 # Of these a change names single members; each of them is replaced whole, null takes it away.
@@ -155,3 +159,48 @@ class AdoptReply(Reply):
     @classmethod
     def of(cls, adopted: Adopted) -> AdoptReply:
         return cls.taken_from(adopted, study=StudyReply.of(adopted.study))
+
+
+class ExportQuery(Query):
+    format: Literal["json", "csv"] = "json"
+
+
+class ImportQuery(Query):
+    """Without a name the study keeps its own."""
+
+    name: NewName | None = None
+
+
+class ImportReply(Reply):
+    """The new study; `n_waiting` of its trials are to be tried, others had to stay behind."""
+
+    study: StudyReply
+    n_trials: int
+    n_waiting: int
+    n_left_out: int
+
+    @classmethod
+    def of(cls, imported: Imported) -> ImportReply:
+        return cls.taken_from(imported, study=StudyReply.of(imported.study))
+
+
+def read_study(body: bytes, name: str | None) -> tuple[StudyCopy, list[TrialCopy]]:
+    """A study and its trials, under another name if one is given. Raises InvalidRequest."""
+    try:
+        document = StudyDocument.model_validate(_parsed(body))
+    except ValidationError as error:
+        faults = [fault_of(dict(found)) for found in error.errors(include_url=False)[:MAX_FAULTS]]
+        raise InvalidRequest(faults) from None
+    study = document.study if name is None else {**document.study, "name": name}
+    return document.to_copies(definition_from(study, "study", draw_seed=lambda: 0))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest([Fault("body", f"is not JSON: {error}")]) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is not JSON; write the string "{name}"')
