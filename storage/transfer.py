@@ -116,11 +116,11 @@ class Transfer:
 
     def trials(self, name: str) -> Iterator[TrialCopy]:
         """Every trial, by number."""
-        after: int | str | None = -1
-        while after is not None:
-            page = self._trials.page(name, limit=PAGE, after=after, curves=True)
+        page = self._trials.page(name, limit=PAGE, curves=True)
+        yield from self._copies(name, page.items)
+        while page.next is not None:
+            page = self._trials.page(name, limit=PAGE, after=page.next, curves=True)
             yield from self._copies(name, page.items)
-            after = page.next
 
     def _copies(self, name: str, records: Sequence[TrialRecord]) -> list[TrialCopy]:
         numbers = [record.number for record in records]
