@@ -18,6 +18,7 @@ from hpo.cli import (
     study_events,
     study_replicate,
     study_state,
+    study_transfer,
     study_watch,
     token,
     trials,
@@ -66,6 +67,11 @@ studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)
 studies.command("cancel")(study_state.cancel)
 studies.command("extend")(study_state.extend)
+studies.command("clone")(study_transfer.clone)
+studies.command("warm-start")(study_transfer.warm_start)
+studies.command("export")(study_transfer.export)
+studies.command("import")(study_transfer.import_study)
+studies.command("adopt")(study_transfer.adopt)
 studies.command("enqueue")(trials.enqueue)
 studies.command("requeue")(trials.requeue)
 studies.command("cancel-trial")(trials.cancel_trial)
