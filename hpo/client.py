@@ -33,7 +33,7 @@ AWAY = frozenset({429, 502, 503, 504})
 NO_CONTENT = 204
 DENIED = frozenset({401, 403})
 MODEL_SECONDS = 300.0  # until the service has a whole model on its disk
-IMPORT_SECONDS = 600.0  # until a whole study stands in the database
+COPY_SECONDS = 600.0  # until a whole study stands in the database anew
 PIECE_BYTES = 1024 * 1024
 
 Document = Mapping[str, Any]
@@ -222,7 +222,8 @@ class Client:
             "changes": dict(changes or {}),
             "import_trials": import_trials,
         }
-        return _read(self._send("POST", f"{_study_path(name)}/clone", document, key=key))
+        path, patience = f"{_study_path(name)}/clone", COPY_SECONDS
+        return _read(self._send("POST", path, document, wait_seconds=patience, key=key))
 
     def warm_start(
         self, name: str, source: str, *, k: int = 5, extend: bool = False, key: str | None = None
@@ -233,7 +234,8 @@ class Client:
 
     def adopt_study(self, document: Document) -> dict[str, Any]:
         """Makes a study of plain Optuna in the service's database one of the service."""
-        return _read(self._send("POST", "/v1/studies/adopt", document))
+        path = "/v1/studies/adopt"
+        return _read(self._send("POST", path, document, wait_seconds=COPY_SECONDS))
 
     @contextlib.contextmanager
     def exported(self, name: str, form: str = "json") -> Iterator[Iterator[bytes]]:
@@ -271,7 +273,7 @@ class Client:
         headers = {"Content-Type": "application/json", "Content-Length": str(file.stat().st_size)}
         if key is not None:
             headers["Idempotency-Key"] = key
-        timeout = httpx2.Timeout(self._timeout_seconds, read=IMPORT_SECONDS)
+        timeout = httpx2.Timeout(self._timeout_seconds, read=COPY_SECONDS)
         with self._reaching(), file.open("rb") as opened:
             response = self._http.request(
                 "POST",

@@ -63,9 +63,10 @@ class Adoption:
 
         def transaction(connection: sa.Connection) -> Answer:
             def make() -> Answer:
-                if same_study(connection, definition, given) is not None:
-                    return {"n_trials": 0, "n_failed": 0}
-                return _adopt(connection, definition, new_uuid)
+                existing = same_study(connection, definition, given)
+                if existing is None:
+                    return _adopt(connection, definition, new_uuid)
+                return {"n_trials": _n_trials(connection, existing.study_id), "n_failed": 0}
 
             return once(connection, new_uuid, "adopt_study", "", make)
 
@@ -88,8 +89,12 @@ def _adopt(connection: sa.Connection, definition: StudyDefinition, new_uuid: str
     n_failed = _fail_running(connection, study_id)
     study = insert_study(connection, definition, new_uuid, study_id=study_id, origin="adopt")
     judge_all(connection, study)
+    return {"n_trials": _n_trials(connection, study_id), "n_failed": n_failed}
+
+
+def _n_trials(connection: sa.Connection, study_id: int) -> int:
     count = sa.select(sa.func.count()).where(t.trials.c.study_id == study_id)
-    return {"n_trials": connection.execute(count).scalar_one(), "n_failed": n_failed}
+    return int(connection.execute(count).scalar_one())
 
 
 def _direction_faults(

@@ -56,10 +56,10 @@ def clone(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new study of one that exists, with changes; the trials that still fit go along.
+    """Make a new study of an old one; the trials that still fit go along.
 
-    A field in the file replaces the old one, null takes it back to its default. Of space and
-    settings only the members that are named change.
+    A field in the file replaces the old one, null takes it back to its default.
+    Of space and settings only the members change that are named.
 
     Examples:
       hpo study clone digits digits-2 --set epochs=50
@@ -91,7 +91,7 @@ def warm_start(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Have the best trials of another study tried next; their parameters must be this one's.
+    """Have the best trials of another study tried next, if their parameters fit.
 
     Examples:
       hpo study warm-start digits-2 digits --best 3
@@ -104,13 +104,14 @@ def warm_start(
     if as_json:
         return print_json(started)
     numbers = ", ".join(map(str, started["numbers"])) or "none"
-    typer.echo(f"Study {name}: trials enqueued from {source}: {numbers}{_why(started)}.")
+    others = f"; others did not fit{why}" if (why := _why(started)) else ""
+    typer.echo(f"Study {name}: trials enqueued from {source}: {numbers}{others}.")
 
 
 def export(
     name: StudyName, output: Output = None, force: Force = False, url: Url = DEFAULT_URL
 ) -> None:
-    """Write a whole study to a file: JSON to import it elsewhere, or its trials as CSV.
+    """Write a whole study to a file: JSON for an import, or its trials as CSV.
 
     Logs and models stay behind. The file appears when it is whole.
 
@@ -141,9 +142,9 @@ def import_study(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Bring in a study from a file that `hpo study export` wrote, here or elsewhere.
+    """Bring in a study from a file that `hpo study export` wrote.
 
-    One that had not ended is paused; its running and enqueued trials wait to be tried.
+    One that had not ended is paused; what was running or enqueued is to be tried.
 
     Examples:
       hpo study import digits.json
@@ -175,9 +176,10 @@ def adopt(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a study of plain Optuna in the service's database; its trials count as history.
+    """Go on with a study of plain Optuna in the service's database.
 
-    End the programs that work on it first: trials they left running become FAIL.
+    Its trials are history and no part of the budget. End the programs that work on it
+    first: trials they left running become FAIL.
 
     Examples:
       hpo study adopt -f study.yaml
@@ -200,17 +202,16 @@ def adopt(
     if as_json:
         return print_json(adopted)
     study = adopted["study"]
-    n_found, n_failed = adopted["n_trials"], adopted["n_failed"]
-    typer.echo(
-        f"Study {study['name']} is {study['state']}: {n_found} trials found, {n_failed} of them "
-        f"left running and now FAIL; it starts {study['budget']['n_trials']} more."
-    )
+    failed = f", {adopted['n_failed']} of them left running and now FAIL"
+    found = f"{adopted['n_trials']} trials found{failed if adopted['n_failed'] else ''}"
+    new = f"{study['n_started']} of {study['budget']['n_trials']} new ones started"
+    typer.echo(f"Study {study['name']} is {study['state']}: {found}; {new}.")
 
 
 def _why(answer: Mapping[str, Any]) -> str:
     """Which parameters kept trials out, and how many."""
-    found = [f"{name} of {n_trials}" for name, n_trials in answer["misfits"].items()]
-    return f" ({', '.join(found)})" if found else ""
+    found = [f"{name} {n_trials}" for name, n_trials in answer["misfits"].items()]
+    return f" (by parameter: {', '.join(found)})" if found else ""
 
 
 def _form_of(file: Path, *, force: bool) -> str:

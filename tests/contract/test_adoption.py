@@ -86,7 +86,8 @@ def test_samplers_use_its_history(
 
 def test_adopting_again_changes_nothing(store: Store, theirs: optuna.Study) -> None:
     first = adopt(store, n_trials=5)
-    assert adopt(store, n_trials=5).study.uuid == first.study.uuid
+    again = adopt(store, n_trials=5)
+    assert (again.study.uuid, again.n_trials) == (first.study.uuid, first.n_trials)
     with pytest.raises(StudyExists, match="n_trials"):
         adopt(store, n_trials=6)
 
