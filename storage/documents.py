@@ -33,6 +33,18 @@ def definition_to_json(definition: StudyDefinition) -> dict[str, Any]:
     return dict(strict(plain))
 
 
+def definition_to_request(definition: StudyDefinition) -> dict[str, Any]:
+    """The definition as a request that creates the same study would say it."""
+    document = definition_to_json(definition)
+    for kind in ("sampler", "pruner"):
+        algorithm = document[kind]
+        document[kind] = {"name": algorithm["name"], **algorithm["options"]}
+    several = definition.is_multi_objective
+    for name in ("direction", "metric") if several else ("directions", "metrics"):
+        del document[name]
+    return {name: value for name, value in document.items() if value is not None and value != []}
+
+
 def definition_from_json(
     document: Mapping[str, Any], *, budget: Budget, **in_force: Any
 ) -> StudyDefinition:

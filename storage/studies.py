@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from optuna.study import StudyDirection
@@ -26,6 +27,8 @@ from storage.limits import is_over_time
 from storage.records import BestOfStudy, Page, StudyRecord
 from storage.requests import fingerprint_of, once
 from storage.workers import Workers
+
+T = TypeVar("T")
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
 METRIC_NAMES_KEY = "study:metric_names"
@@ -62,6 +65,7 @@ class Filter:
 
 
 ALL_LISTED = Filter()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Studies:
@@ -87,10 +91,7 @@ class Studies:
         they differ, with both values of each. A grid has no more trials than cells. A request that
         comes again with its idempotency `key` is told once more that it has created the study.
         """
-        cells = grid_cells(definition)
-        if cells is not None and cells < definition.budget.n_trials:
-            definition = replace(definition, budget=replace(definition.budget, n_trials=cells))
-        new_uuid = str(uuid.uuid4())
+        definition, new_uuid = within_grid(definition), str(uuid.uuid4())
 
         def transaction(connection: sa.Connection) -> bool:
             def make() -> dict[str, Any]:
@@ -99,10 +100,7 @@ class Studies:
             answer = once(connection, key, "create_study", fingerprint, make)
             return bool(answer["created"])
 
-        try:
-            created = self._database.write(transaction)
-        except sa.exc.IntegrityError:  # another request created it a moment ago
-            created = self._database.write(transaction)
+        created = written(self._database, transaction)
         return self.get(definition.name), created
 
     def get(self, name: str) -> StudyRecord:
@@ -201,37 +199,90 @@ def definition_of(row: sa.Row[Any]) -> StudyDefinition:
     return definition_from_json(row.definition, budget=budget, **others)
 
 
+def written(database: Database, transaction: Callable[[sa.Connection], T]) -> T:
+    """Runs a transaction that makes a study; again when another has just made one of its name."""
+    try:
+        return database.write(transaction)
+    except sa.exc.IntegrityError:
+        return database.write(transaction)
+
+
+def within_grid(definition: StudyDefinition) -> StudyDefinition:
+    """The definition with no more trials than a grid has cells."""
+    cells = grid_cells(definition)
+    if cells is None or cells >= definition.budget.n_trials:
+        return definition
+    return replace(definition, budget=replace(definition.budget, n_trials=cells))
+
+
 def _create(
     connection: sa.Connection, definition: StudyDefinition, given: frozenset[str], new_uuid: str
 ) -> bool:
+    existing = same_study(connection, definition, given)
+    if existing is not None:
+        return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
+    if foreign_study_id(connection, definition.name) is not None:
+        raise StudyExists(
+            f"The database holds a study {definition.name!r} that another Optuna program made; "
+            "choose another name, or adopt it: hpo study adopt."
+        )
+    insert_study(connection, definition, new_uuid)
+    return True
+
+
+def same_study(
+    connection: sa.Connection, definition: StudyDefinition, given: frozenset[str]
+) -> sa.Row[Any] | None:
+    """The study of this name if there is one. Raises StudyExists when a given field differs."""
     select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
     existing = connection.execute(select).one_or_none()
-    document = definition_to_json(definition)
     if existing is not None:
         if existing.state == StudyState.DELETING:
             raise StudyExists(
                 f"The study {definition.name!r} is being deleted; try again in a moment."
             )
+        document = definition_to_json(definition)
         _refuse_difference(definition.name, _in_force(existing), document, given)
-        return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
-    foreign = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == definition.name)
-    if connection.execute(foreign).first() is not None:
-        raise StudyExists(
-            f"The database holds a study {definition.name!r} that another Optuna program made; "
-            "choose another name."
-        )
-    study_id = _insert_optuna_study(connection, definition, new_uuid)
+    return existing
+
+
+def foreign_study_id(connection: sa.Connection, name: str) -> int | None:
+    """Optuna's id of the study of this name, whoever made it."""
+    named = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == name)
+    found: int | None = connection.execute(named).scalar_one_or_none()
+    return found
+
+
+def insert_study(
+    connection: sa.Connection,
+    definition: StudyDefinition,
+    new_uuid: str,
+    *,
+    study_id: int | None = None,
+    columns: Mapping[str, Any] = NOTHING,
+    **facts: Any,
+) -> sa.Row[Any]:
+    """Writes a study that is not there yet, beside Optuna's of `study_id` or with a new one.
+
+    `columns` stand above those of a new study, `facts` go into its event.
+    """
+    if study_id is None:
+        study_id = _insert_optuna_study(connection, definition, new_uuid)
+    document = definition_to_json(definition)
+    fields = {
+        "state": StudyState.RUNNING.value,
+        "n_started": 0,
+        "ran_seconds": 0.0,
+        "created_at": db_now(),
+        **{name: document[name] for name in CHANGEABLE},
+    }
     connection.execute(
         t.hpo_study.insert().values(
             uuid=new_uuid,
             study_id=study_id,
             name=definition.name,
             definition=document,
-            state=StudyState.RUNNING.value,
-            n_started=0,
-            ran_seconds=0.0,
-            created_at=db_now(),
-            **{name: document[name] for name in CHANGEABLE},
+            **{**fields, **columns},
         )
     )
     append(
@@ -240,8 +291,11 @@ def _create(
         StudyKey(new_uuid, definition.name),
         objective=definition.objective,
         n_trials=definition.budget.n_trials,
+        **facts,
     )
-    return True
+    made = study_row(connection, t.hpo_study.c.uuid == new_uuid)
+    assert made is not None, "it was written above"
+    return made
 
 
 def _insert_optuna_study(

@@ -84,7 +84,7 @@ EXAMPLE: JsonDict = {
 }
 
 
-def _study_name(name: str) -> str:
+def study_name(name: str) -> str:
     if not STUDY_NAME.fullmatch(name):
         raise ValueError(
             "must be 1 to 200 letters, digits, dots, dashes or underscores, beginning with a "
@@ -146,7 +146,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(_study_name)]
+    name: Annotated[str, AfterValidator(study_name)]
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None

@@ -19,6 +19,7 @@ from hpo.cli import (
     study_events,
     study_replicate,
     study_state,
+    study_transfer,
     study_watch,
     token,
     trials,
@@ -71,6 +72,11 @@ studies.command("label")(study_state.label)
 studies.command("archive")(study_state.archive)
 studies.command("unarchive")(study_state.unarchive)
 studies.command("delete")(study_delete.delete)
+studies.command("clone")(study_transfer.clone)
+studies.command("warm-start")(study_transfer.warm_start)
+studies.command("export")(study_transfer.export)
+studies.command("import")(study_transfer.import_study)
+studies.command("adopt")(study_transfer.adopt)
 studies.command("enqueue")(trials.enqueue)
 studies.command("requeue")(trials.requeue)
 studies.command("cancel-trial")(trials.cancel_trial)

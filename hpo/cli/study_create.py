@@ -94,7 +94,7 @@ def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -
     """The document of the file with the options put over it. Raises a usage error without any."""
     from hpo.documents import plain_value
 
-    document = _read(file) if file else {}
+    document = read_file(file) if file else {}
     document.update({field: value for field, value in given.items() if value is not None})
     if settings:
         values = {key: plain_value(value) for key, value in settings.items()}
@@ -104,7 +104,8 @@ def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -
     return document
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
+    """The document in a file. Raises a usage error when there is none."""
     from hpo.documents import read_document
 
     if str(file) != "-" and not file.is_file():
