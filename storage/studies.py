@@ -208,11 +208,7 @@ def _create(
     existing = connection.execute(select).one_or_none()
     document = definition_to_json(definition)
     if existing is not None:
-        if existing.state == StudyState.DELETING:
-            raise StudyExists(
-                f"The study {definition.name!r} is being deleted; try again in a moment."
-            )
-        _refuse_difference(definition.name, _in_force(existing), document, given)
+        _refuse_another(existing, document, given)
         return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
     foreign = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == definition.name)
     if connection.execute(foreign).first() is not None:
@@ -274,9 +270,10 @@ def _in_force(row: sa.Row[Any]) -> dict[str, Any]:
     return {**row.definition, **{name: getattr(row, name) for name in CHANGEABLE}}
 
 
-def _refuse_difference(
-    name: str, existing: Mapping[str, Any], requested: Mapping[str, Any], given: frozenset[str]
-) -> None:
+def _refuse_another(row: sa.Row[Any], requested: Mapping[str, Any], given: frozenset[str]) -> None:
+    name, existing = row.name, _in_force(row)
+    if row.state == StudyState.DELETING:
+        raise StudyExists(f"The study {name!r} is being deleted; try again in a moment.")
     difference = {
         field: {"existing": existing[field], "requested": requested[field]}
         for field in sorted(given & requested.keys())
