@@ -204,15 +204,14 @@ def _rows_of(definition: StudyDefinition, trials: Sequence[TrialCopy]) -> Rows:
 
 
 def _as_rows(trial: TrialCopy) -> TrialRows:
-    is_over = trial.state.is_finished
-    enqueued = trial.enqueued if is_over else trial.params or trial.enqueued
-    attrs: dict[str, Any] = {}
-    if enqueued:
-        attrs[FIXED_PARAMS_KEY] = {name: to_label(value) for name, value in enqueued.items()}
-    if not is_over:
+    if not trial.state.is_finished:
         return TrialRows(
-            number=trial.number, state="WAITING", user_attrs=trial.user_attrs, system_attrs=attrs
+            number=trial.number,
+            state="WAITING",
+            user_attrs=trial.user_attrs,
+            system_attrs=_fixed(trial.params or trial.enqueued),
         )
+    attrs = _fixed(trial.enqueued)
     attrs |= {key: value for key, value in trial.system_attrs.items() if is_kept(key)}
     attrs |= {CONSTRAINT_PREFIX + name: value for name, value in trial.constraints.items()}
     return TrialRows(
@@ -226,6 +225,12 @@ def _as_rows(trial: TrialCopy) -> TrialRows:
         started_at=_naive(trial.started_at),
         ended_at=_naive(trial.ended_at),
     )
+
+
+def _fixed(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """As Optuna notes what a trial was enqueued with."""
+    labels = {name: to_label(value) for name, value in (params or {}).items()}
+    return {FIXED_PARAMS_KEY: labels} if labels else {}
 
 
 def _param(trial: TrialCopy, name: str) -> dict[str, Any]:

@@ -305,7 +305,7 @@ def _refuse_difference(
     if difference:
         raise StudyExists(
             f"A study {name!r} exists with another {', '.join(difference)}; "
-            "choose another name, or leave these fields as they are.",
+            "choose another name, leave these fields as they are, or clone the study with changes.",
             difference=difference,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -168,6 +169,28 @@ def test_a_repeated_clone_gets_the_first_answer(store: Store, create: Create, cl
         store.cloning.clone("demo", clone)
     with pytest.raises(NotFound):
         store.cloning.clone("none", replace(made, name="other"))
+    assert len(store.trials.page("clone").items) == 1
+
+
+def test_of_two_clones_of_one_name_the_second_is_told(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    made = create(n_trials=3)
+    tried(store, claim, 1.0, x=0.5, kind="a")
+    told: list[type] = []
+
+    def clone() -> None:
+        try:
+            told.append(type(store.cloning.clone("demo", replace(made, name="clone"))))
+        except StudyExists as error:
+            told.append(type(error))
+
+    threads = [threading.Thread(target=clone) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(kind.__name__ for kind in told) == ["Cloned", *["StudyExists"] * 3]
     assert len(store.trials.page("clone").items) == 1
 
 
