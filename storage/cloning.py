@@ -24,7 +24,7 @@ from hpo.search.spaces import distribution_of
 from hpo.study import Direction, StudyDefinition
 from storage import tables as t
 from storage.best import complete_values
-from storage.bulk import TrialRows, chunks, insert_trials
+from storage.bulk import TrialRows, chunks, insert_trials, note_many
 from storage.engine import Database
 from storage.enqueueing import Point, Request, enqueue_points
 from storage.exclusions import is_excluded
@@ -93,7 +93,9 @@ class Cloning:
             # Always under a key: a commit whose answer was lost must not find its own study.
             return once(connection, key or new_uuid, "clone_study", fingerprint, make)
 
-        return Cloned(**written(self._database, transaction))
+        cloned = Cloned(**written(self._database, transaction))
+        note_many(self._database, cloned.n_imported)
+        return cloned
 
     def warm_start(self, name: str, source: str, k: int, request: Request) -> WarmStarted:
         """Has the best `k` trials of another study tried whose parameters this one has, too.

@@ -26,7 +26,7 @@ from hpo.study import StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
 from storage.adoption import difference
-from storage.bulk import CHUNK, TrialRows, chunks, insert_trials
+from storage.bulk import CHUNK, TrialRows, chunks, insert_trials, note_many
 from storage.engine import Database, db_now
 from storage.enqueueing import FIXED_PARAMS_KEY
 from storage.params import distribution
@@ -80,6 +80,7 @@ class Importing:
             return once(connection, key or new_uuid, "import_study", fingerprint, make)
 
         answer = written(self._database, transaction)
+        note_many(self._database, len(rows))
         return Imported(study=self._studies.get(copy.definition.name), **answer)
 
 

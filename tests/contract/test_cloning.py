@@ -204,6 +204,23 @@ def test_trials_with_another_number_of_values_stay_behind(store: Store, create: 
     assert store.cloning.clone("demo", clone, import_trials=False).n_imported == 0
 
 
+def test_postgresql_plans_for_many_new_trials(
+    store: Store,
+    create: Create,
+    claim: Claim,
+    stock: RDBStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.bulk.MANY", 1)
+    made = create(n_trials=3)
+    tried(store, claim, 1.0, x=0.5, kind="a")
+    assert store.cloning.clone("demo", replace(made, name="clone")).n_imported == 1
+    if stock.engine.dialect.name == "postgresql":
+        with stock.engine.connect() as connection:
+            known = "SELECT reltuples FROM pg_class WHERE relname = 'trials'"
+            assert connection.exec_driver_sql(known).scalar_one() == 2
+
+
 def test_a_warm_start_tries_the_best_that_fit(
     store: Store, create: Create, claim: Claim, worker_id: Any
 ) -> None:
