@@ -172,7 +172,10 @@ class Client:
             yield httpx2.EventSource(response)
 
     def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
-        """All studies, newest first, page by page."""
+        """Studies, newest first, page by page; of all but the archived ones.
+
+        The query: `state` and `tag` (one or a list), `name_prefix`, `archived` ("true", "any").
+        """
         return self._pages("/v1/studies", {"limit": STUDY_PAGE_LIMIT, **query})
 
     def study_and_etag(self, name: str) -> tuple[dict[str, Any], str]:
@@ -183,7 +186,7 @@ class Client:
     def amend_study(
         self, name: str, changes: Document, *, etag: str | None = None
     ) -> dict[str, Any]:
-        """Changes fields of the budget, and the priority; None lifts a limit.
+        """Changes the budget, the priority, `tags` and `notes`; None lifts a limit.
 
         With an `etag` only if nobody has changed the study since, else ApiError with code
         `precondition_failed`.
@@ -203,9 +206,32 @@ class Client:
         """Starts no more trials; the study ends when the running ones have."""
         return self._post(f"{_study_path(name)}/stop")
 
-    def cancel_study(self, name: str) -> dict[str, Any]:
-        """As `stop_study`, and running trials are told to end at their next report."""
-        return self._post(f"{_study_path(name)}/cancel")
+    def cancel_study(self, name: str, *, now: bool = False) -> dict[str, Any]:
+        """As `stop_study`, and running trials end at their next report, or `now`."""
+        return _read(self._send("POST", f"{_study_path(name)}/cancel", {"now": now}))
+
+    def archive_study(self, name: str) -> dict[str, Any]:
+        """Leaves a study that has ended or is paused out of lists."""
+        return self._post(f"{_study_path(name)}/archive")
+
+    def unarchive_study(self, name: str) -> dict[str, Any]:
+        """Lists an archived study again, and lets it go on."""
+        return self._post(f"{_study_path(name)}/unarchive")
+
+    def delete_study(
+        self, name: str, *, force: bool = False, timeout_seconds: float | None = 60.0
+    ) -> dict[str, Any]:
+        """Deletes a study with all that is stored of it, and waits until its name is free.
+
+        With `force` also one that has not ended. Raises TimeoutError when it takes longer; the
+        service goes on with it. An admin's.
+        """
+        from hpo.listening import await_gone
+
+        query = {"force": str(force).lower()}
+        study = _read(self._send("DELETE", _study_path(name), query=query))
+        await_gone(self, study, timeout_seconds=timeout_seconds)
+        return study
 
     def clone_study(
         self,

@@ -16,12 +16,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from hpo.errors import DatabaseInUse, InvalidField, Unavailable
@@ -65,6 +66,16 @@ class seconds_between(sa.sql.functions.FunctionElement[Any]):
 
     def __init__(self, begin: Any, end: Any) -> None:
         super().__init__(begin, end)
+
+
+class has_item(sa.sql.functions.FunctionElement[Any]):
+    """Whether a JSON array of strings holds a string."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def __init__(self, array: Any, item: str) -> None:
+        super().__init__(array, sa.literal(item))
 
 
 class transaction_id(sa.sql.functions.FunctionElement[Any]):
@@ -112,6 +123,18 @@ def _seconds_on_postgresql(element: seconds_between, compiler: Any, **kwargs: An
 def _seconds_on_sqlite(element: seconds_between, compiler: Any, **kwargs: Any) -> str:
     begin, end = (compiler.process(time, **kwargs) for time in element.clauses)
     return f"((julianday({end}) - julianday({begin})) * 86400)"
+
+
+@compiles(has_item, "postgresql")
+def _has_item_on_postgresql(element: has_item, compiler: Any, **kwargs: Any) -> str:
+    array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({item} IN (SELECT json_array_elements_text({array})))"
+
+
+@compiles(has_item, "sqlite")
+def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
+    array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({item} IN (SELECT value FROM json_each({array})))"
 
 
 @compiles(transaction_id, "postgresql")
@@ -224,6 +247,27 @@ class Database:
         if self._file_lock is not None:
             os.close(self._file_lock)
             self._file_lock = None
+
+
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Inserts a row; False when one with its key is there already."""
+    insert = _INSERTS[connection.dialect.name](table).values(row).on_conflict_do_nothing()
+    # RETURNING, because psycopg does not count the rows of such an INSERT.
+    return connection.execute(insert.returning(sa.literal(1))).first() is not None
+
+
+def upsert(
+    connection: sa.Connection, table: sa.Table, key: Mapping[str, Any], columns: Mapping[str, Any]
+) -> None:
+    """Writes the row with this key, which a unique constraint of the table covers."""
+    insert = _INSERTS[connection.dialect.name](table).values({**key, **columns})
+    connection.execute(insert.on_conflict_do_update(index_elements=list(key), set_=columns))
+
+
+_INSERTS: Mapping[str, Callable[[sa.Table], Any]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
 
 
 def is_transient(error: sa.exc.DBAPIError) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.choices import to_label
-from hpo.errors import InvalidFields, StudyExists
+from hpo.errors import InvalidFields
 from hpo.numbers import strict
 from hpo.search.sampling import Drawn
 from hpo.study import StudyDefinition, StudyState
@@ -34,7 +34,7 @@ from storage.records import StudyRecord
 from storage.remarks import CONSTRAINT_PREFIX
 from storage.requests import Answer, once
 from storage.search import param_row
-from storage.studies import Studies, foreign_study_id, insert_study, within_grid, written
+from storage.studies import Studies, insert_study, refuse_taken, within_grid, written
 from storage.transfer import StudyCopy, TrialCopy, is_kept
 
 Fault = tuple[str, str]
@@ -86,8 +86,7 @@ class Importing:
 
 def _write(connection: sa.Connection, copy: StudyCopy, rows: Rows, new_uuid: str) -> None:
     definition = copy.definition
-    if foreign_study_id(connection, definition.name) is not None:
-        raise StudyExists(f"A study {definition.name!r} exists; import it under another name.")
+    refuse_taken(connection, definition.name, "import it under another name")
     study = insert_study(
         connection, definition, new_uuid, columns=_columns(copy, rows), origin="import"
     )
@@ -114,6 +113,7 @@ def _columns(copy: StudyCopy, rows: Rows) -> dict[str, Any]:
         "ran_seconds": copy.ran_seconds,
         "history_revision": int(any(trial.exclusion is not None for trial, _ in rows)),
         "created_at": copy.created_at,
+        "archived_at": copy.archived_at if is_ended else None,
         "ended_at": (copy.ended_at or db_now()) if is_ended else None,
     }
 

@@ -29,15 +29,13 @@ def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa
     """
     row = connection.execute(
         t.hpo_lease.update()
-        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING)
+        # Another Optuna program may have ended the trial; the reaper takes the lease away then.
+        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, _is_running())
         .values(acquired_until=db_now(_length(lease_seconds)))
         .returning(t.hpo_lease)
     ).one_or_none()
     if row is None:
         refuse(connection, lease)
-    if state_of(connection, row.trial_id) is not TrialState.RUNNING:
-        # Another Optuna program has ended the trial; the reaper takes the lease away.
-        raise _finished(lease)
     return row
 
 
@@ -104,6 +102,11 @@ def _finished(lease: Lease) -> TrialFinished:
         study=lease.study_name,
         number=lease.number,
     )
+
+
+def _is_running() -> sa.ColumnElement[bool]:
+    trial = t.trials.c
+    return sa.exists().where(trial.trial_id == t.hpo_lease.c.trial_id, trial.state == "RUNNING")
 
 
 def _length(lease_seconds: float) -> sa.ColumnElement[float]:

@@ -1,13 +1,17 @@
 """Reports: a measurement goes in, a verdict comes out, and both stand in the database.
 
-Three steps: write the value under the lease, ask the pruner without holding anything, write the
-verdict. A report that is repeated, also after a crash in between, gets one and the same verdict.
+Value and verdict are written in one transaction where the verdict follows from what is at hand:
+an order to stop, or a pruner that compares percentiles. Other pruners write attributes of their
+own, so there it takes three steps: write the value under the lease, ask the pruner without holding
+anything, write the verdict. A report that is repeated, also after a crash in between, gets one and
+the same verdict.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +20,7 @@ import sqlalchemy as sa
 from hpo.errors import InvalidField, StepReported, TrialFinished
 from hpo.events import EventKind
 from hpo.numbers import encode_number, strict
+from hpo.search.percentiles import decide_from, is_known
 from hpo.space import Choice, Parameter
 from hpo.study import StudyDefinition
 from hpo.trial import Decision, Measurement, Reason, Verdict
@@ -23,12 +28,13 @@ from storage import leases
 from storage import tables as t
 from storage.cancelling import order_to_trial
 from storage.curves import steps_of, to_step_columns
-from storage.engine import Database
+from storage.engine import Database, insert_if_new, upsert
 from storage.events import StudyKey, append
 from storage.lifecycle import order_to
 from storage.records import Lease, Remarks
 from storage.remarks import store_remarks
 from storage.search import Search, param_row
+from storage.step_history import StepHistory
 from storage.studies import row_and_definition
 
 # Optuna's key (5.0) for the value at which a trial has reached a rung.
@@ -41,6 +47,7 @@ class Reports:
     def __init__(self, database: Database, search: Search, *, lease_seconds: float) -> None:
         self._database, self._search = database, search
         self._lease_seconds = lease_seconds
+        self._history = StepHistory()
 
     def start(self, lease: Lease, resumed_from_step: int | None) -> None:
         """Says which step an attempt goes on from; later ones stay with the attempt before.
@@ -115,13 +122,13 @@ class Reports:
             study, definition = row_and_definition(connection, lease.study_name)
             _check_step(definition, measurement.step)
             store_remarks(connection, held, remarks)
-            earlier = _store(connection, held, measurement)
-            return held, study, definition, earlier
+            at_once = self._at_once(connection, study, definition, held, measurement)
+            return held, study, definition, _store(connection, study, held, measurement, at_once)
 
         held, study, definition, decision = self._database.write(write)
         if decision is not None:
             return decision
-        decision = self._verdict_on(study, definition, held, measurement)
+        decision = self._asked(study, definition, held)
 
         def write_verdict(connection: sa.Connection) -> Decision:
             # Once more: meanwhile the lease may have gone to another attempt, which must not
@@ -131,27 +138,41 @@ class Reports:
 
         return self._database.write(write_verdict)
 
-    def _verdict_on(
-        self, study: Any, definition: StudyDefinition, held: Any, measurement: Measurement
-    ) -> Decision:
-        """The study's order to its running trials, if it has one, or what the pruner says."""
+    def _at_once(
+        self,
+        connection: sa.Connection,
+        study: Any,
+        definition: StudyDefinition,
+        held: Any,
+        measurement: Measurement,
+    ) -> Decision | None:
+        """The verdict that needs no pruner of Optuna's; None where it does."""
         order = order_to_trial(held) or order_to(study)
         if order is not None and order.verdict is not Verdict.PAUSE:
             return order
-        decision = self._decide(definition, study, held.trial_id, measurement)
-        # A trial that is pruned anyhow need not be paused.
-        if order is not None and decision.verdict is Verdict.CONTINUE:
-            return order
-        return decision
+        if not math.isfinite(measurement.value):
+            # Optuna's pruners compare the best value so far, so they would let it go on.
+            evidence = {"step": measurement.step, "value": measurement.value}
+            return Decision(verdict=Verdict.PRUNE, reason=Reason.DIVERGED, evidence=evidence)
+        if not is_known(definition):
+            return None
 
-    def _decide(
-        self, definition: StudyDefinition, study: Any, trial_id: int, measurement: Measurement
-    ) -> Decision:
-        if math.isfinite(measurement.value):
-            return self._search.decide(definition, study, trial_id)
-        # Optuna's pruners compare the best value so far, so they would let it go on.
-        evidence = {"step": measurement.step, "value": measurement.value}
-        return Decision(verdict=Verdict.PRUNE, reason=Reason.DIVERGED, evidence=evidence)
+        def curve() -> Mapping[int, float]:
+            earlier = steps_of(connection, [held.trial_id])[held.trial_id]
+            return {**earlier, measurement.step: measurement.value}
+
+        decision = decide_from(definition, curve, lambda: self._history.of(connection, study))
+        return _or_pause(decision, order)
+
+    def _asked(self, study: Any, definition: StudyDefinition, held: Any) -> Decision:
+        """What Optuna's own pruner says."""
+        decision = self._search.decide(definition, study, held.trial_id)
+        return _or_pause(decision, order_to_trial(held) or order_to(study))
+
+
+def _or_pause(decision: Decision, order: Decision | None) -> Decision:
+    """A trial that is pruned anyhow need not be paused."""
+    return order if order is not None and decision.verdict is Verdict.CONTINUE else decision
 
 
 def _check_step(definition: StudyDefinition, step: int) -> None:
@@ -163,59 +184,74 @@ def _check_step(definition: StudyDefinition, step: int) -> None:
         )
 
 
-def _store(connection: sa.Connection, held: Any, measurement: Measurement) -> Decision | None:
-    """Writes a value; answers the verdict when this report was made before."""
-    mine = _verdict(held, measurement.step)
-    before = connection.execute(sa.select(t.hpo_verdict).where(mine)).one_or_none()
+def _store(
+    connection: sa.Connection,
+    study: Any,
+    held: Any,
+    measurement: Measurement,
+    decision: Decision | None,
+) -> Decision | None:
+    """Writes a value, with its verdict if that is known; answers the verdict that stands.
+
+    Raises StepReported when this attempt has reported another value before.
+    """
+    decision = decision and _strict(decision)
+    row = {
+        "study_uuid": held.study_uuid,
+        "number": held.number,
+        "attempt": held.attempt,
+        "step": measurement.step,
+        "value": None if math.isnan(measurement.value) else measurement.value,
+        "elapsed_seconds": measurement.elapsed_seconds,
+        "metrics": strict(dict(measurement.metrics)),
+        **({} if decision is None else _columns(decision)),
+    }
+    if not insert_if_new(connection, t.hpo_verdict, row):
+        return _earlier(connection, held, measurement)
+    key = {"trial_id": held.trial_id, "step": measurement.step}
+    upsert(connection, t.trial_steps, key, to_step_columns(measurement.value))
+    if decision is not None:
+        _announce(connection, study, held, measurement, decision)
+    return decision
+
+
+def _earlier(connection: sa.Connection, held: Any, measurement: Measurement) -> Decision | None:
+    """The verdict on a report that was made before; None when it has none yet."""
+    select = sa.select(t.hpo_verdict).where(_verdict(held, measurement.step))
+    before = connection.execute(select).one()
     value = None if math.isnan(measurement.value) else measurement.value
-    if before is not None:
-        if before.value != value:
-            raise StepReported(
-                f"Step {measurement.step} was reported as "
-                f"{encode_number(math.nan if before.value is None else before.value)} before; "
-                "report the next step.",
-                step=measurement.step,
-            )
-        return _decision(before)
-    connection.execute(
-        t.hpo_verdict.insert().values(
-            study_uuid=held.study_uuid,
-            number=held.number,
-            attempt=held.attempt,
+    if before.value != value:
+        raise StepReported(
+            f"Step {measurement.step} was reported as "
+            f"{encode_number(math.nan if before.value is None else before.value)} before; "
+            "report the next step.",
             step=measurement.step,
-            value=value,
-            elapsed_seconds=measurement.elapsed_seconds,
-            metrics=strict(dict(measurement.metrics)),
         )
-    )
-    _write_step(connection, held.trial_id, measurement)
-    return None
+    return _decision(before)
 
 
-def _write_step(connection: sa.Connection, trial_id: int, measurement: Measurement) -> None:
-    """The trial's one value of this step: the last attempt's."""
-    step = t.trial_steps.c
-    columns = to_step_columns(measurement.value)
-    mine = sa.and_(step.trial_id == trial_id, step.step == measurement.step)
-    if connection.execute(t.trial_steps.update().where(mine).values(columns)).rowcount == 0:
-        row = {"trial_id": trial_id, "step": measurement.step, **columns}
-        connection.execute(t.trial_steps.insert().values(row))
+def _strict(decision: Decision) -> Decision:
+    return replace(decision, evidence=strict(dict(decision.evidence)))
+
+
+def _columns(decision: Decision) -> dict[str, Any]:
+    return {
+        "verdict": decision.verdict,
+        "reason": decision.reason,
+        "evidence": decision.evidence,
+    }
 
 
 def _store_verdict(
     connection: sa.Connection, study: Any, held: Any, measurement: Measurement, decision: Decision
 ) -> Decision:
     """Writes a verdict unless the same report, made twice, already has one."""
-    decision = replace(decision, evidence=strict(dict(decision.evidence)))
+    decision = _strict(decision)
     mine = _verdict(held, measurement.step)
     written = connection.execute(
         t.hpo_verdict.update()
         .where(mine, t.hpo_verdict.c.verdict.is_(None))
-        .values(
-            verdict=decision.verdict,
-            reason=decision.reason,
-            evidence=decision.evidence,
-        )
+        .values(_columns(decision))
     ).rowcount
     if written == 0:
         row = connection.execute(sa.select(t.hpo_verdict).where(mine)).one_or_none()
@@ -223,21 +259,24 @@ def _store_verdict(
         if stored is None:
             raise TrialFinished()
         return stored
+    _announce(connection, study, held, measurement, decision)
+    return decision
+
+
+def _announce(
+    connection: sa.Connection, study: Any, held: Any, measurement: Measurement, decision: Decision
+) -> None:
+    """Tells the trial what it was told, and listeners of the report."""
     _tell(connection, held, decision)
     facts = {"attempt": held.attempt, "step": measurement.step, "value": measurement.value}
     append(connection, EventKind.REPORT, study, held.number, **facts, verdict=decision.verdict)
-    return decision
 
 
 def _tell(connection: sa.Connection, held: Any, decision: Decision) -> None:
     """Notes with the trial that it was told to end; what it was told first says why it did."""
     if decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
         return
-    told = {
-        "verdict": decision.verdict,
-        "reason": decision.reason,
-        "evidence": decision.evidence,
-    }
+    told = _columns(decision)
     update = t.hpo_trial.update().where(_trial(held))
     if decision.verdict is Verdict.STOP:
         update = update.where(t.hpo_trial.c.told.is_(sa.null()))

@@ -27,6 +27,7 @@ from storage.asks import Asks
 from storage.census import Census, count
 from storage.claims import Claims
 from storage.cloning import Cloning
+from storage.deleting import Deleting
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
 from storage.events import EventRetention, Events
@@ -181,6 +182,7 @@ class Store:
         )
         self.studies = Studies(self._database, self.workers, models_blocked=self.models.obstacle)
         self.lifecycle = Lifecycle(self._database, self.studies)
+        self.deleting = Deleting(self._database, self.studies, search)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
         self.enqueueing = Enqueueing(self._database)

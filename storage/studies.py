@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from hpo.trial import TrialState
 from storage import tables as t
 from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
-from storage.engine import Database, db_now
+from storage.engine import Database, db_now, has_item
 from storage.events import StudyKey, append
 from storage.limits import is_over_time
 from storage.records import BestOfStudy, Page, StudyRecord
@@ -36,9 +36,35 @@ METRIC_NAMES_KEY = "study:metric_names"
 UUID_KEY = "hpo:uuid"
 
 # What may change later: columns hold what is in force.
-CHANGEABLE = (*BUDGET_FIELDS, "priority")
+LABELS = ("tags", "notes")
+CHANGEABLE = (*BUDGET_FIELDS, "priority", *LABELS)
 # What makes another version of a study: all that users can see and change, and not its trials.
-VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at")
+VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at", "archived_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filter:
+    """Which studies a list has: in one of the states, with every tag; `archived` None: either."""
+
+    states: Collection[StudyState] = ()
+    tags: Collection[str] = ()
+    name_prefix: str = ""
+    archived: bool | None = False
+
+    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        study = t.hpo_study.c
+        if self.states:
+            yield study.state.in_([state.value for state in self.states])
+        for tag in self.tags:
+            yield has_item(study.tags, tag)
+        if self.name_prefix:  # LIKE would take capital and small letters for the same on SQLite
+            yield sa.func.substr(study.name, 1, len(self.name_prefix)) == self.name_prefix
+        if self.archived is not None:
+            is_archived = study.archived_at.is_not(None)
+            yield is_archived if self.archived else sa.not_(is_archived)
+
+
+ALL_LISTED = Filter()
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -79,18 +105,20 @@ class Studies:
 
     def get(self, name: str) -> StudyRecord:
         """Raises NotFound."""
-        found = self._records(t.hpo_study.c.name == name, limit=1)
+        return self._database.read(lambda c: self.read(c, name))
+
+    def read(self, connection: sa.Connection, name: str) -> StudyRecord:
+        """As `get`, within a transaction."""
+        found = self._read(connection, t.hpo_study.c.name == name, 1)
         if not found:
             raise NotFound(f"There is no study {name!r}.")
         return found[0][1]
 
     def page(
-        self, *, states: Collection[StudyState] = (), limit: int = 50, after: int | None = None
+        self, chosen: Filter = ALL_LISTED, *, limit: int = 50, after: int | None = None
     ) -> Page[StudyRecord]:
         """The newest first."""
-        conditions: list[sa.ColumnElement[bool]] = [sa.true()]
-        if states:
-            conditions.append(t.hpo_study.c.state.in_([state.value for state in states]))
+        conditions = [sa.true(), *chosen.conditions()]
         if after is not None:
             conditions.append(t.hpo_study.c.id < after)
         found = self._records(sa.and_(*conditions), limit=limit + 1)
@@ -152,6 +180,7 @@ class Studies:
                 best=best.get(row.study_id),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
+                archived_at=row.archived_at,
                 version=version_of(row),
             )
             records.append((row.id, record))
@@ -166,7 +195,8 @@ def version_of(row: sa.Row[Any]) -> str:
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
     """The definition in force of a row of hpo_study."""
     budget = Budget(**{name: getattr(row, name) for name in BUDGET_FIELDS})
-    return definition_from_json(row.definition, budget=budget, priority=row.priority)
+    others = {name: getattr(row, name) for name in ("priority", *LABELS)}
+    return definition_from_json(row.definition, budget=budget, **others)
 
 
 def written(database: Database, transaction: Callable[[sa.Connection], T]) -> T:
@@ -207,9 +237,24 @@ def same_study(
     select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
     existing = connection.execute(select).one_or_none()
     if existing is not None:
+        _refuse_deleted(existing)
         document = definition_to_json(definition)
         _refuse_difference(definition.name, _in_force(existing), document, given)
     return existing
+
+
+def refuse_taken(connection: sa.Connection, name: str, cure: str) -> None:
+    """Raises StudyExists when there is a study of this name, whoever made it."""
+    existing = study_row(connection, t.hpo_study.c.name == name)
+    if existing is not None:
+        _refuse_deleted(existing)
+    if existing is not None or foreign_study_id(connection, name) is not None:
+        raise StudyExists(f"A study {name!r} exists; {cure}.")
+
+
+def _refuse_deleted(study: sa.Row[Any]) -> None:
+    if study.state == StudyState.DELETING:
+        raise StudyExists(f"The study {study.name!r} is being deleted; try again in a moment.")
 
 
 def foreign_study_id(connection: sa.Connection, name: str) -> int | None:

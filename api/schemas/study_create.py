@@ -35,6 +35,7 @@ from api.schemas.base import (
     LimitSeconds,
     Name,
     Seconds,
+    Text,
     json_document,
 )
 from api.schemas.space import SpaceBody, to_space
@@ -43,6 +44,9 @@ from hpo.objective import Descriptor
 from hpo.seeds import MAX_SEED
 from hpo.study import (
     MAX_MODELS,
+    MAX_NOTES,
+    MAX_TAG,
+    MAX_TAGS,
     STUDY_NAME,
     TRIAL_NAME,
     Algorithm,
@@ -97,6 +101,13 @@ def _objective_path(path: str) -> str:
     return path
 
 
+def _different(tags: list[str]) -> list[str]:
+    twice = [tag for tag in tags if tags.count(tag) > 1]
+    if twice:
+        raise ValueError(f"must be different ones, got {twice[0]!r} twice")
+    return tags
+
+
 class AlgorithmBody(BaseModel):
     """A sampler or a pruner: its name, and Optuna's options beside it."""
 
@@ -121,6 +132,9 @@ AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
 Priority = Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)]
+Tag = Annotated[Name, Field(max_length=MAX_TAG)]
+Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(_different)]
+Notes = Annotated[Text, Field(max_length=MAX_NOTES)]
 ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_path)]
 
 
@@ -158,6 +172,8 @@ class StudyCreate(Body):
     keep_models: Annotated[Int, Field(ge=0, le=MAX_MODELS)] | None = None
     replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
+    tags: Tags | None = None
+    notes: Notes | None = None
 
     _faults: list[Fault] = PrivateAttr(default_factory=list)
 
@@ -290,8 +306,10 @@ class StudyCreate(Body):
             "keep_models",
             "replicates",
             "priority",
+            "notes",
         )
         choices = {name: getattr(self, name) for name in names}
+        choices["tags"] = self.tags and tuple(self.tags)
         for kind in ("sampler", "pruner"):
             body: AlgorithmBody | None = getattr(self, kind)
             choices[kind] = body and body.to_algorithm()

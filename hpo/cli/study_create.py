@@ -35,6 +35,7 @@ Direction = Annotated[
 Sampler = Annotated[str | None, typer.Option(help="tpe, random, grid, cmaes, gp, qmc, nsgaii, …")]
 Pruner = Annotated[str | None, typer.Option(help="median, hyperband, percentile, none, …")]
 Seed = Annotated[int | None, typer.Option(help="Drawn and shown when not given.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; give it once for each.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")]
 
 
@@ -48,6 +49,7 @@ def create(
     pruner: Pruner = None,
     seed: Seed = None,
     settings: Settings = None,
+    tag: Tags = None,
     watch: Watch = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -74,6 +76,7 @@ def create(
         "sampler": sampler,
         "pruner": pruner,
         "seed": seed,
+        "tags": tag,
     }
     document = merged(file, given, pairs(settings, "--set"))
     with Client(url) as client:

@@ -72,6 +72,13 @@ class Pictures(TrainingObjective):
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
+class Flat(Pictures):
+    """The same pictures and batches before a net that costs next to nothing."""
+
+    def model(self, params: Any) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -139,21 +146,28 @@ def seconds_of(function: Callable[[], Any]) -> float:
 def ratios(
     left: Callable[[], Any], right: Callable[[], Any], *, n_groups: int, n_turns: int
 ) -> list[float]:
-    """How much longer the left one takes, a figure for each group of turns.
+    """How much longer the left one takes, a figure for each group of turns."""
+    groups = interleaved(left, right, n_groups=n_groups, n_turns=n_turns)
+    return [left_seconds / right_seconds for left_seconds, right_seconds in groups]
 
-    Each turn is one call of both, in random order. A group is judged by the shortest call of
+
+def interleaved(
+    *functions: Callable[[], Any], n_groups: int, n_turns: int
+) -> Iterator[list[float]]:
+    """Seconds of each, for each group of turns.
+
+    Each turn is one call of all, in random order. A group is judged by the shortest call of
     each side: neighbours on the machine only ever add.
     """
-    order, found = random.Random(1), []
-    for function in (left, right):
+    order = random.Random(1)
+    for function in functions:
         function()
     for _ in range(n_groups):
-        seconds: dict[Callable[[], Any], list[float]] = {left: [], right: []}
+        seconds: dict[Callable[[], Any], list[float]] = {function: [] for function in functions}
         for _ in range(n_turns):
-            for function in order.sample([left, right], k=2):
+            for function in order.sample(functions, k=len(functions)):
                 seconds[function].append(seconds_of(function))
-        found.append(min(seconds[left]) / min(seconds[right]))
-    return found
+        yield [min(found) for found in seconds.values()]
 
 
 def tell(name: str, found: list[float], limit: str) -> float:
@@ -167,24 +181,39 @@ def tell(name: str, found: list[float], limit: str) -> float:
     return median
 
 
-@pytest.mark.parametrize(
-    ("name", "n_groups", "n_turns", "limit"),
-    [("digits MLP, batch 64", 20, 25, 1.03), ("SimpleCNN, batch 256", 12, 4, 1.01)],
-)
-def test_cost_of_the_kit(
-    name: str, n_groups: int, n_turns: int, limit: float, tmp_path: Path
-) -> None:
-    objective, params = (mlp, DIGITS) if "MLP" in name else (Pictures(), {})
-    training = training_of(objective, tmp_path, params, precision="fp32")
-
+def epoch_of(training: Training) -> Callable[[], None]:
     def epoch() -> None:
         training.train_epoch()
         training.evaluate()
 
-    found = ratios(epoch, by_hand(objective, params), n_groups=n_groups, n_turns=n_turns)
-    median = tell(f"kit / loop by hand, {name}", found, f"< {limit}")
+    return epoch
+
+
+def judge(name: str, found: list[float], limit: float) -> None:
+    median = tell(name, found, f"< {limit}")
     error = 1.25 * statistics.stdev(found) / len(found) ** 0.5  # of a median
     assert median - 2 * error < limit  # beyond it for certain, whatever the neighbours did
+
+
+def test_cost_of_the_kit_on_a_small_net(tmp_path: Path) -> None:
+    kit = epoch_of(training_of(mlp, tmp_path, DIGITS, precision="fp32"))
+    found = ratios(kit, by_hand(mlp, DIGITS), n_groups=20, n_turns=25)
+    judge("kit / loop by hand, digits MLP, batch 64", found, 1.03)
+
+
+def test_cost_of_the_kit_on_simple_cnn(tmp_path: Path) -> None:
+    """What the kit adds does not depend on the net, so it is measured where nothing hides it.
+
+    A ratio of two epochs of the CNN, of 0.5 s each, drowns in what neighbours do to either.
+    """
+    flat_kit = epoch_of(training_of(Flat(), tmp_path / "flat", {}, precision="fp32"))
+    groups = list(interleaved(flat_kit, by_hand(Flat(), {}), n_groups=20, n_turns=10))
+    kit = epoch_of(training_of(Pictures(), tmp_path / "cnn", {}, precision="fp32"))
+    whole = list(interleaved(kit, by_hand(Pictures(), {}), n_groups=6, n_turns=3))
+    tell("kit / loop by hand, SimpleCNN, batch 256", [a / b for a, b in whole], "no limit")
+    cnn_seconds = min(by_hand_seconds for _, by_hand_seconds in whole)
+    added = [1 + (a - b) / cnn_seconds for a, b in groups]
+    judge("1 + what the kit adds to an epoch / SimpleCNN's, batch 256", added, 1.01)
 
 
 def test_gain_of_bf16_and_channels_last(tmp_path: Path) -> None:

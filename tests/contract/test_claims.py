@@ -429,7 +429,8 @@ def test_a_trial_that_was_told_to_prune_is_pruned_when_its_worker_dies(
 def test_a_verdict_that_comes_after_the_lease_was_lost_is_told_to_nobody(
     store: Store, create: Create, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create(n_trials=1, retry_backoff_seconds=0)
+    pruner = Algorithm(name="threshold", options={"upper": 9.0})  # one that is asked outside
+    create(n_trials=1, retry_backoff_seconds=0, pruner=pruner)
     slow = claim()
     successor: list[Claimed] = []
 
@@ -597,7 +598,7 @@ def test_a_study_that_another_program_deleted_is_swept_up(
     create()
     claimed = claim()
     optuna.delete_study(study_name="demo", storage=stock)
-    store.claims.reap()
+    store.deleting.purge()
     with pytest.raises(NotFound):
         store.studies.get("demo")
     with pytest.raises(NotFound):

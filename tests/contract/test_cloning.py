@@ -194,6 +194,20 @@ def test_of_two_clones_of_one_name_the_second_is_told(
     assert len(store.trials.page("clone").items) == 1
 
 
+def test_what_is_being_deleted_is_neither_copied_nor_in_the_way_for_long(
+    store: Store, create: Create
+) -> None:
+    made = create()
+    create(name="other")
+    store.deleting.mark("demo", force=True)
+    with pytest.raises(Conflict, match="being deleted"):
+        store.cloning.clone("demo", replace(made, name="clone"))
+    with pytest.raises(Conflict, match="being deleted"):
+        store.cloning.warm_start("other", "demo", 1, ONCE)
+    with pytest.raises(StudyExists, match="being deleted; try again"):
+        store.cloning.clone("other", made)
+
+
 def test_trials_with_another_number_of_values_stay_behind(store: Store, create: Create) -> None:
     made = create()
     two = (Direction.MINIMIZE, Direction.MAXIMIZE)

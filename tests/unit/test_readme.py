@@ -205,7 +205,10 @@ def test_changes_of_a_study_are_the_ones_that_exist(
     rows = re.findall(r"^\| `(\w+) (/v1/\S+)` \| `([\w-]+)` \|", README, flags=re.MULTILINE)
     paths = client.get("/openapi.json").json()["paths"]
     documented = {(method, path) for method, path, _ in rows}
-    changing = {("PATCH", "/v1/studies/{study}"), ("GET", "/v1/studies/{study}/export")} | {
+    changing = {
+        *((verb, "/v1/studies/{study}") for verb in ("PATCH", "DELETE")),
+        ("GET", "/v1/studies/{study}/export"),
+    } | {
         ("POST", path)
         for path, methods in paths.items()
         if re.fullmatch(r"/v1/studies/({study}/(?!ask)[\w-]+|import|adopt)", path)

@@ -19,6 +19,7 @@ from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
 from storage.store import Store
 
+STUDY_VERBS = ["pause", "resume", "stop", "cancel", "archive", "unarchive"]
 TRIAL = "/v1/studies/{study}/trials/{number}"
 ROUTES = {
     "DELETE /v1/tokens/{name}",
@@ -42,7 +43,8 @@ ROUTES = {
     *(f"{method} {TRIAL}/model" for method in ["GET", "POST", "PUT"]),
     f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
-    *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
+    *(f"POST /v1/studies/{{study}}/{verb}" for verb in STUDY_VERBS),
+    "DELETE /v1/studies/{study}",
     *(f"POST /v1/studies/{w}" for w in ["import", "adopt", "{study}/clone", "{study}/warm-start"]),
     "GET /v1/studies/{study}/export",
     "POST /v1/claims",
