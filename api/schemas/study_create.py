@@ -28,14 +28,15 @@ from api.errors import InvalidRequest
 from api.faults import Fault, Faults, fault_of, top_of
 from api.schemas.base import (
     MAX_INT,
+    WHOLE,
     Body,
     Count,
-    Int,
     JsonObject,
     LimitSeconds,
     Name,
     Seconds,
     json_document,
+    spelled,
 )
 from api.schemas.space import SpaceBody, to_space
 from hpo.errors import InvalidField
@@ -120,8 +121,10 @@ def _named(algorithm: Any) -> Any:
 AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
-Priority = Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)]
-ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_path)]
+Priority = Annotated[int, Field(strict=True, ge=-MAX_INT, le=MAX_INT), WHOLE]
+ObjectivePath = Annotated[
+    str, Field(max_length=200), AfterValidator(_objective_path), spelled("[^:]+:[^:]+")
+]
 
 
 class StudyCreate(Body):
@@ -132,7 +135,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(_study_name)]
+    name: Annotated[str, AfterValidator(_study_name), spelled(STUDY_NAME.pattern)]
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
@@ -146,7 +149,7 @@ class StudyCreate(Body):
     sampler: AlgorithmChoice | None = None
     pruner: AlgorithmChoice | None = None
     settings: JsonObject | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE] | None = None
     metric: Name | None = None
     metrics: Annotated[list[Name], Field(min_length=1, max_length=10)] | None = None
     max_steps: Count | None = None
@@ -155,7 +158,7 @@ class StudyCreate(Body):
     retry_backoff_seconds: Annotated[Seconds, Field(le=3600)] | None = None
     on_diverged: OnFault | None = None
     on_out_of_memory: OnFault | None = None
-    keep_models: Annotated[Int, Field(ge=0, le=MAX_MODELS)] | None = None
+    keep_models: Annotated[int, Field(strict=True, ge=0, le=MAX_MODELS), WHOLE] | None = None
     replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
 
