@@ -20,18 +20,24 @@ from tests.fuzz.hooks import TOKEN_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = os.environ.get("HPO_FUZZ_SECONDS")
-BOUNDED = ["--generation-deterministic", "--seed", "1"]
+ALL = ["--max-time", str(SECONDS)]
+# Few requests, the same ones each time.
+BOUNDED = ["--generation-deterministic", "--seed", "1", "--max-examples", "2", "--phases"]
 # The first token that is made closes the service to a run without one.
 OPEN = ["--exclude-path", "/v1/tokens", "--exclude-checks", "ignored_auth"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "has_token", "n_examples"),
-    [("sqlite", False, 4), ("postgresql", False, 4), ("sqlite", True, 1)],
+    ("kind", "has_token", "phases"),
+    [
+        ("sqlite", False, "examples,coverage"),
+        ("postgresql", False, "examples,fuzzing,stateful"),
+        ("sqlite", True, "examples,fuzzing"),
+    ],
     ids=["sqlite", "postgresql", "sqlite, with a token"],
 )
 def test_every_answer_is_as_the_openapi_document_says(
-    new_database: Callable[[str], str], kind: str, has_token: bool, n_examples: int
+    new_database: Callable[[str], str], kind: str, has_token: bool, phases: str
 ) -> None:
     running = Running(new_database(kind))
     try:
@@ -40,7 +46,7 @@ def test_every_answer_is_as_the_openapi_document_says(
             tokens = running.app.state.service.store.tokens
             _, secret = tokens.create(TOKEN_NAME, Role.ADMIN)
             options = ["--header", f"Authorization: Bearer {secret}"]
-        bounds = ["--max-time", SECONDS] if SECONDS else [*BOUNDED, "-n", str(n_examples)]
+        bounds = ALL if SECONDS else [*BOUNDED, phases]
         found = fuzz(f"http://127.0.0.1:{running.port}/openapi.json", *options, *bounds)
     finally:
         running.stop()
