@@ -24,6 +24,7 @@ from api import (
     operations,
     studies,
     tokens,
+    transfer,
     trials,
     workers,
 )
@@ -34,7 +35,7 @@ from api.doorbell import Doorbell
 from api.entrance import Crowd, Entrance
 from api.errors import add_error_handlers
 from api.feed import Feed
-from api.gate import Gate
+from api.gate import MAX_IMPORT_BYTES, Gate
 from api.metrics import Metrics
 from api.observing import Observer
 from api.openapi import DESCRIPTION, App
@@ -60,6 +61,7 @@ ROUTERS = (
     models.sending,
     ask.router,
     events.router,
+    transfer.router,
 )
 
 
@@ -85,6 +87,7 @@ def create_app(
     dashboard_writes: bool = False,
     reap_seconds: float = 5.0,
     access: Access | None = None,
+    max_import_bytes: int = MAX_IMPORT_BYTES,
 ) -> FastAPI:
     """The service on a store, which it prepares, reaps and closes.
 
@@ -122,7 +125,7 @@ def create_app(
         app.include_router(router)
     add_docs(app)
     app.router.default = no_route(dashboard)
-    _add_layers(app, service, crowd, access)
+    _add_layers(app, service, crowd, access, max_import_bytes)
     add_error_handlers(app)
     return app
 
@@ -154,10 +157,12 @@ def _lifespan_of(
     return lifespan
 
 
-def _add_layers(app: FastAPI, service: Service, crowd: Crowd, access: Access) -> None:
+def _add_layers(
+    app: FastAPI, service: Service, crowd: Crowd, access: Access, max_import_bytes: int
+) -> None:
     """From the inside out: the one that is added last sees a request first."""
     app.add_middleware(Entrance, guard=service.guard, crowd=crowd, origins=access.origins)
-    app.add_middleware(Gate, hosts=access.hosts)
+    app.add_middleware(Gate, hosts=access.hosts, max_import_bytes=max_import_bytes)
     if access.origins:
         app.add_middleware(
             CORSMiddleware,

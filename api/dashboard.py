@@ -42,6 +42,8 @@ class Dashboard:
         self._prefixed = Prefixed(self._serve)
         self._building = threading.Lock()
         self._app: Any = None  # a2wsgi.WSGIMiddleware, which loads with the first request
+        # It caches by Optuna's ids, which SQLite uses again: a new one after each deleted study.
+        self._n_deleted = -1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -53,7 +55,8 @@ class Dashboard:
         await self._prefixed(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app or await anyio.to_thread.run_sync(self._build)
+        is_stale = self._n_deleted != self._store.deleting.n_purged
+        app = await anyio.to_thread.run_sync(self._build) if is_stale else self._app
         await app(_with_accept_encoding(scope), receive, send)
 
     def close(self) -> None:
@@ -63,8 +66,9 @@ class Dashboard:
 
     def _build(self) -> ASGIApp:
         with self._building:
-            if self._app is None:
-                self._app = _wsgi_as_asgi(self._store)
+            n_deleted = self._store.deleting.n_purged
+            if self._n_deleted != n_deleted:
+                self._app, self._n_deleted = _wsgi_as_asgi(self._store), n_deleted
             app: ASGIApp = self._app
             return app
 

@@ -14,7 +14,9 @@ from api.routes import path_of
 MAX_BODY_BYTES = 1024 * 1024
 # A model that a worker sends is neither small nor JSON; its route takes what was offered.
 MODEL_PATH = re.compile(r"/v1/studies/[^/]+/trials/[^/]+/model")
-TOO_LARGE = f"The body must be {MAX_BODY_BYTES} bytes at most."
+# A whole study; the limit is a setting.
+IMPORT_PATH = "/v1/studies/import"
+MAX_IMPORT_BYTES = 256 * 1024**2
 
 
 class Gate:
@@ -24,27 +26,36 @@ class Gate:
     name lead to this machine, and its scripts would reach a service that may ask for no token.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str] | None = None,
+        max_import_bytes: int = MAX_IMPORT_BYTES,
+    ) -> None:
         self._app, self._hosts = app, hosts
+        self._max_import_bytes = max_import_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        host = _host(headers)
+        host, limit = _host(headers), self._limit_of(scope)
         if self._hosts is not None and host not in self._hosts:
             detail = f"This service is not {host!r}; start it with --allow-host {host} if it is."
             await problem("misdirected", detail)(scope, receive, send)
         elif _is_model(scope):
             await self._pass(scope, receive, send)
-        elif _declared_length(headers) > MAX_BODY_BYTES:
-            await problem("too_large", TOO_LARGE)(scope, receive, send)
+        elif _declared_length(headers) > limit:
+            await problem("too_large", _too_large(limit))(scope, receive, send)
         elif _has_body(headers) and path_of(scope).startswith("/v1/") and not _is_json(headers):
             detail = "The body must be JSON; send Content-Type: application/json."
             await problem("media_type", detail)(scope, receive, send)
         else:
-            await self._pass(scope, _limited(receive), send)
+            await self._pass(scope, _limited(receive, limit), send)
+
+    def _limit_of(self, scope: Scope) -> int:
+        return self._max_import_bytes if path_of(scope) == IMPORT_PATH else MAX_BODY_BYTES
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -62,7 +73,11 @@ class Gate:
             await internal(error)(scope, receive, send)
 
 
-def _limited(receive: Receive) -> Receive:
+def _too_large(limit: int) -> str:
+    return f"The body must be {limit} bytes at most."
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
     """Counts a body that did not declare its length."""
     n_bytes = 0
 
@@ -70,8 +85,8 @@ def _limited(receive: Receive) -> Receive:
         nonlocal n_bytes
         message = await receive()
         n_bytes += len(message.get("body", b""))
-        if n_bytes > MAX_BODY_BYTES:
-            raise HTTPException(413, TOO_LARGE)
+        if n_bytes > limit:
+            raise HTTPException(413, _too_large(limit))
         return message
 
     return counted

@@ -33,6 +33,8 @@ class Service:
     metrics: Metrics
     feed: Feed
     claim_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+    # A study that comes in takes many times its length of memory while it is read.
+    import_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     def close(self) -> None:
         """Lets nobody wait any more; called on the event loop when the service stops."""

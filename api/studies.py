@@ -1,4 +1,4 @@
-"""Studies: create, list, show, best, amend, and the states that users put them in."""
+"""Studies: create, list, show, best, amend, delete, and the states that users put them in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from fastapi import APIRouter, Query, Request, Response
 from api.errors import problems
 from api.idempotency import IdempotencyKey, fingerprint
 from api.preconditions import Versions, set_etag
-from api.schemas.studies import BestOfStudyReply, StudyPage, StudyQuery, StudyReply, StudyWait
+from api.schemas.studies import (
+    BestOfStudyReply,
+    StudyCancel,
+    StudyDelete,
+    StudyPage,
+    StudyQuery,
+    StudyReply,
+    StudyWait,
+)
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.service import DoorbellDep, PreparedDep, StoreDep, StudyName
@@ -54,9 +62,7 @@ def create_study(
 
 @router.get("", summary="Studies, newest first", responses=problems())
 def list_studies(query: Annotated[StudyQuery, Query()], store: StoreDep) -> StudyPage:
-    return StudyPage.of(
-        store.studies.page(states=query.state, limit=query.limit, after=query.after)
-    )
+    return StudyPage.of(store.studies.page(query.to_filter(), limit=query.limit, after=query.after))
 
 
 @router.get(
@@ -87,7 +93,7 @@ def get_best(study: StudyName, store: StoreDep) -> BestOfStudyReply:
 
 @router.patch(
     "/{study}",
-    summary="Change what a study may spend; more trials reopen one that has ended",
+    summary="Change what a study may spend, and its labels; more trials reopen an ended one",
     responses=problems("not_found", "conflict", "precondition_failed"),
 )
 def amend_study(
@@ -135,8 +141,40 @@ def stop_study(study: StudyName, store: StoreDep) -> StudyReply:
 
 @router.post(
     "/{study}/cancel",
-    summary="Stop, and end running trials at their next report",
+    summary="Stop, and end running trials at their next report, or now",
     responses=problems("not_found", "conflict"),
 )
-def cancel_study(study: StudyName, store: StoreDep) -> StudyReply:
-    return StudyReply.of(store.lifecycle.cancel(study))
+def cancel_study(study: StudyName, store: StoreDep, body: StudyCancel | None = None) -> StudyReply:
+    return StudyReply.of(store.lifecycle.cancel(study, now=(body or StudyCancel()).now))
+
+
+@router.post(
+    "/{study}/archive",
+    summary="Leave a study out of lists; it has ended or is paused",
+    responses=problems("not_found", "conflict"),
+)
+def archive_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.lifecycle.archive(study))
+
+
+@router.post(
+    "/{study}/unarchive",
+    summary="List an archived study again, and let it go on",
+    responses=problems("not_found", "conflict"),
+)
+def unarchive_study(study: StudyName, store: StoreDep) -> StudyReply:
+    return StudyReply.of(store.lifecycle.unarchive(study))
+
+
+@router.delete(
+    "/{study}",
+    summary="Delete a study with all that is stored of it; its name is free when it is gone",
+    status_code=202,
+    responses=problems("not_found", "conflict"),
+)
+def delete_study(
+    study: StudyName, query: Annotated[StudyDelete, Query()], service: PreparedDep
+) -> StudyReply:
+    deleted = StudyReply.of(service.store.deleting.mark(study, force=query.force))
+    service.upkeep.hurry()
+    return deleted

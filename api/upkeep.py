@@ -1,5 +1,5 @@
 """What the service does by itself: it prepares the database, however late that comes, then reaps
-and removes models that are no longer wanted.
+and removes studies that were deleted and models that are no longer wanted.
 
 API and database start in any order; until the database is prepared, requests get the reason why
 it is not.
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import anyio.to_thread
 
-from api.doorbell import Doorbell
+from api.doorbell import Doorbell, heard
 from hpo.errors import HpoError, Unavailable
 from storage.store import Store
 
@@ -34,6 +34,8 @@ class Upkeep:
     def __init__(self, store: Store, doorbell: Doorbell, *, reap_seconds: float) -> None:
         self._store, self._doorbell, self._reap_seconds = store, doorbell, reap_seconds
         self._chores: list[tuple[str, Callable[[], object]]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._haste = asyncio.Event()
         self._obstacle: HpoError | None = Unavailable("The service is starting; try again.")
 
     def check_prepared(self) -> None:
@@ -46,12 +48,20 @@ class Upkeep:
         """Something else to be done now and then, in words that follow "cannot"."""
         self._chores.append((what, chore))
 
+    def hurry(self) -> None:
+        """Begins the next round now, with the studies to delete. May be called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._haste.set)
+
     async def keep(self) -> None:
         """Runs until it is cancelled."""
+        self._haste, self._loop = asyncio.Event(), asyncio.get_running_loop()
         await self._prepare()
         prune_at = time.monotonic()
         while True:
-            await asyncio.sleep(self._reap_seconds)
+            await heard(self._haste, self._reap_seconds)
+            self._haste.clear()
+            await self._attempt("delete studies", self._store.deleting.purge)
             if time.monotonic() >= prune_at:
                 more = await self._attempt("prune the events", self._store.events.prune)
                 prune_at = time.monotonic() + (0.0 if more else PRUNE_SECONDS)

@@ -42,4 +42,5 @@ def list_workers(store: StoreDep) -> WorkerList:
     responses=problems("not_found"),
 )
 def heartbeat(id: UUID, body: Heartbeat, store: StoreDep) -> HeartbeatReply:
-    return HeartbeatReply(lost=store.claims.renew(id, body.tokens), commands=[])
+    lost = store.claims.renew(id, body.tokens)
+    return HeartbeatReply(lost=lost, deleted=list(map(UUID, store.deleting.lately())))

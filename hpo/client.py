@@ -33,6 +33,7 @@ AWAY = frozenset({429, 502, 503, 504})
 NO_CONTENT = 204
 DENIED = frozenset({401, 403})
 MODEL_SECONDS = 300.0  # until the service has a whole model on its disk
+COPY_SECONDS = 600.0  # until a whole study stands in the database anew
 PIECE_BYTES = 1024 * 1024
 
 Document = Mapping[str, Any]
@@ -171,7 +172,10 @@ class Client:
             yield httpx2.EventSource(response)
 
     def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
-        """All studies, newest first, page by page."""
+        """Studies, newest first, page by page; of all but the archived ones.
+
+        The query: `state` and `tag` (one or a list), `name_prefix`, `archived` ("true", "any").
+        """
         return self._pages("/v1/studies", {"limit": STUDY_PAGE_LIMIT, **query})
 
     def study_and_etag(self, name: str) -> tuple[dict[str, Any], str]:
@@ -182,7 +186,7 @@ class Client:
     def amend_study(
         self, name: str, changes: Document, *, etag: str | None = None
     ) -> dict[str, Any]:
-        """Changes fields of the budget, and the priority; None lifts a limit.
+        """Changes the budget, the priority, `tags` and `notes`; None lifts a limit.
 
         With an `etag` only if nobody has changed the study since, else ApiError with code
         `precondition_failed`.
@@ -202,9 +206,112 @@ class Client:
         """Starts no more trials; the study ends when the running ones have."""
         return self._post(f"{_study_path(name)}/stop")
 
-    def cancel_study(self, name: str) -> dict[str, Any]:
-        """As `stop_study`, and running trials are told to end at their next report."""
-        return self._post(f"{_study_path(name)}/cancel")
+    def cancel_study(self, name: str, *, now: bool = False) -> dict[str, Any]:
+        """As `stop_study`, and running trials end at their next report, or `now`."""
+        return _read(self._send("POST", f"{_study_path(name)}/cancel", {"now": now}))
+
+    def archive_study(self, name: str) -> dict[str, Any]:
+        """Leaves a study that has ended or is paused out of lists."""
+        return self._post(f"{_study_path(name)}/archive")
+
+    def unarchive_study(self, name: str) -> dict[str, Any]:
+        """Lists an archived study again, and lets it go on."""
+        return self._post(f"{_study_path(name)}/unarchive")
+
+    def delete_study(
+        self, name: str, *, force: bool = False, timeout_seconds: float | None = 60.0
+    ) -> dict[str, Any]:
+        """Deletes a study with all that is stored of it, and waits until its name is free.
+
+        With `force` also one that has not ended. Raises TimeoutError when it takes longer; the
+        service goes on with it. An admin's.
+        """
+        from hpo.listening import await_gone
+
+        query = {"force": str(force).lower()}
+        study = _read(self._send("DELETE", _study_path(name), query=query))
+        await_gone(self, study, timeout_seconds=timeout_seconds)
+        return study
+
+    def clone_study(
+        self,
+        name: str,
+        new_name: str,
+        changes: Document | None = None,
+        *,
+        import_trials: bool = True,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """A new study that is this one with changes; it imports the trials that still fit."""
+        document = {
+            "name": new_name,
+            "changes": dict(changes or {}),
+            "import_trials": import_trials,
+        }
+        path, patience = f"{_study_path(name)}/clone", COPY_SECONDS
+        return _read(self._send("POST", path, document, wait_seconds=patience, key=key))
+
+    def warm_start(
+        self, name: str, source: str, *, k: int = 5, extend: bool = False, key: str | None = None
+    ) -> dict[str, Any]:
+        """Has the best `k` trials of the study `source` tried in this one."""
+        document = {"from": source, "k": k, "extend": extend}
+        return _read(self._send("POST", f"{_study_path(name)}/warm-start", document, key=key))
+
+    def adopt_study(self, document: Document) -> dict[str, Any]:
+        """Makes a study of plain Optuna in the service's database one of the service."""
+        path = "/v1/studies/adopt"
+        return _read(self._send("POST", path, document, wait_seconds=COPY_SECONDS))
+
+    @contextlib.contextmanager
+    def exported(self, name: str, form: str = "json") -> Iterator[Iterator[bytes]]:
+        """A whole study as JSON, or its trials as CSV, piece by piece."""
+        url, query = f"{self.url}{_study_path(name)}/export", {"format": form}
+        with self._reaching(), self._http.stream("GET", url, params=query) as response:
+            if not response.is_success:
+                response.read()
+                self._refuse(response)
+            yield response.iter_bytes(PIECE_BYTES)
+
+    def export_study(
+        self,
+        name: str,
+        file: Path,
+        *,
+        form: str = "json",
+        on_bytes: Callable[[int], None] = lambda done: None,
+    ) -> Path:
+        """Writes an export to `file`, whole or not at all; `on_bytes` is told how much has come."""
+        with (
+            self.exported(name, form) as pieces,
+            written_aside(file) as aside,
+            aside.open("wb") as opened,
+        ):
+            for piece in pieces:
+                opened.write(piece)
+                on_bytes(opened.tell())
+        return file
+
+    def import_study(
+        self, file: Path, *, name: str | None = None, key: str | None = None
+    ) -> dict[str, Any]:
+        """Brings in a study from an exported file, under another name if one is given."""
+        headers = {"Content-Type": "application/json", "Content-Length": str(file.stat().st_size)}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        timeout = httpx2.Timeout(self._timeout_seconds, read=COPY_SECONDS)
+        with self._reaching(), file.open("rb") as opened:
+            response = self._http.request(
+                "POST",
+                f"{self.url}/v1/studies/import",
+                content=iter(lambda: opened.read(PIECE_BYTES), b""),
+                headers=headers,
+                params={} if name is None else {"name": name},
+                timeout=timeout,
+            )
+        if not response.is_success:
+            self._refuse(response)
+        return _read(response)
 
     def best(self, name: str) -> dict[str, Any]:
         """The best trial. Raises ApiError with code `no_completed_trial` when there is none."""

@@ -11,9 +11,12 @@ from typing import Any
 class EventKind(enum.StrEnum):
     """What an event tells; the comment names what its `data` hold."""
 
-    STUDY_CREATED = "study_created"  # objective, n_trials
+    STUDY_CREATED = "study_created"  # objective, n_trials, origin (clone, import, adopt)
     STUDY_STATE = "study_state"  # state, reason
     STUDY_BUDGET = "study_budget"  # what has changed
+    STUDY_LABELS = "study_labels"  # what has changed of tags and notes
+    STUDY_ARCHIVED = "study_archived"
+    STUDY_UNARCHIVED = "study_unarchived"
     STUDY_DELETED = "study_deleted"
     TRIAL_ENQUEUED = "trial_enqueued"  # params
     TRIAL_EXCLUDED = "trial_excluded"  # reason

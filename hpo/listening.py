@@ -12,6 +12,7 @@ import httpx2
 from hpo.errors import Unavailable
 from hpo.events import Event, EventKind
 from hpo.numbers import decode_number
+from hpo.study import StudyState
 
 if TYPE_CHECKING:
     from hpo.client import Client
@@ -86,3 +87,21 @@ def _event(sent: httpx2.ServerSentEvent) -> Event:
         data=data,
         created_at=document.get("created_at"),
     )
+
+
+def await_gone(client: Client, study: dict[str, Any], *, timeout_seconds: float | None) -> None:
+    """Waits until a study that is being deleted is not there any more. Raises TimeoutError."""
+    from hpo.client import ApiError
+
+    give_up_at = time.monotonic() + (float("inf") if timeout_seconds is None else timeout_seconds)
+    while (left := give_up_at - time.monotonic()) > 0:
+        try:
+            # It will never run again, so the answer comes when it is gone or the time is over.
+            found = client.study_when(study["name"], [StudyState.RUNNING], min(left, WAIT_SECONDS))
+        except ApiError as error:
+            if error.code != "not_found":
+                raise
+            return
+        if found["uuid"] != study["uuid"]:  # somebody has taken the name
+            return
+    raise TimeoutError(f"Study {study['name']!r} is still being deleted.")

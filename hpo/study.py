@@ -1,10 +1,10 @@
-"""A study: one named search, immutable but for its budget, priority and state."""
+"""A study: one named search, immutable but for its budget, priority, labels and state."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,10 @@ class Direction(enum.StrEnum):
 
 
 class StudyState(enum.StrEnum):
-    """`stopping`: no trial is started; it ends when the running ones have ended."""
+    """`stopping`: no trial is started; it ends when the running ones have ended.
+
+    `deleting`: what is stored of it is being removed, and then it is not there any more.
+    """
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -38,6 +41,7 @@ class StudyState(enum.StrEnum):
     COMPLETED = "completed"
     STOPPED = "stopped"
     FAILED = "failed"
+    DELETING = "deleting"
 
     @property
     def is_ended(self) -> bool:
@@ -69,6 +73,7 @@ class Algorithm:
 # Beyond a handful nearly every trial is on the front.
 MAX_DIRECTIONS = 10
 MAX_MODELS = 1000
+MAX_TAGS, MAX_TAG, MAX_NOTES = 32, 64, 10_000
 # About 30 years: what every clock and timer takes.
 MAX_LIMIT_SECONDS = 1e9
 
@@ -110,7 +115,7 @@ class StudyDefinition:
     `directions` has one entry for each value of the objective, of which `direction` is the
     first; left out, there is one value. The same holds for `metrics` and `metric`, their names.
     `keep_models` of its best trials leave their models behind. `replicates` names the trial, as
-    STUDY/NUMBER, whose parameters it tries under other seeds.
+    STUDY/NUMBER, whose parameters it tries under other seeds. `tags` and `notes` are for people.
     """
 
     name: str
@@ -134,6 +139,8 @@ class StudyDefinition:
     keep_models: int = 1
     replicates: str | None = None
     priority: int = 0
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):
@@ -146,6 +153,7 @@ class StudyDefinition:
             check_objective_path(self.objective)
         self._complete_the_lists()
         _check_replicates(self.replicates)
+        _check_labels(self.tags, self.notes)
         if not 0 <= self.seed <= MAX_SEED:
             raise InvalidField("seed", f"must be from 0 to {MAX_SEED}, got {self.seed}")
         if self.space is not None and not self.space:
@@ -184,6 +192,21 @@ def check_objective_path(path: str) -> None:
     """Raises InvalidField unless `path` reads "module:name"."""
     if not OBJECTIVE_PATH.fullmatch(path):
         raise InvalidField("objective", f'must read "module:name", got {path!r}')
+
+
+def _check_labels(tags: Sequence[str], notes: str) -> None:
+    if len(notes) > MAX_NOTES:
+        raise InvalidField("notes", f"must have {MAX_NOTES} characters or fewer")
+    if len(tags) > MAX_TAGS:
+        raise InvalidField("tags", f"must be {MAX_TAGS} or fewer, got {len(tags)}")
+    for tag in tags:
+        if not (0 < len(tag) <= MAX_TAG and tag.isprintable()):
+            raise InvalidField(
+                "tags", f"must have 1 to {MAX_TAG} printable characters each, got {tag[:80]!r}"
+            )
+    twice = [tag for tag in tags if tags.count(tag) > 1]
+    if twice:
+        raise InvalidField("tags", f"must be different ones, got {twice[0]!r} twice")
 
 
 def _check_replicates(trial: str | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from hpo.search.front import front_of
 from hpo.search.importances import Importances
 from hpo.study import Direction, StudyDefinition
 from storage import tables as t
+from storage.best import complete_values
 from storage.engine import Database
 from storage.exclusions import is_result
 from storage.params import params_of
@@ -150,18 +150,7 @@ def _on_front(best: BestTrial) -> ParetoTrial:
 def _front(
     connection: sa.Connection, study_id: int, directions: Sequence[Direction]
 ) -> list[ParetoTrial]:
-    trial, value = t.trials.c, t.trial_values.c
-    rows = connection.execute(
-        sa.select(trial.trial_id, trial.number, value.value)
-        .join(t.trial_values, value.trial_id == trial.trial_id)
-        .where(trial.study_id == study_id, trial.state == "COMPLETE", is_result())
-        .where(value.value_type == t.ValueType.FINITE)
-        .order_by(trial.number, value.objective)
-    )
-    values: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for trial_id, number, number_of_value in rows:
-        values[trial_id, number].append(number_of_value)
-    whole = [(key, found) for key, found in values.items() if len(found) == len(directions)]
+    whole = list(complete_values(connection, study_id, len(directions)).items())
     chosen = [whole[place] for place in front_of([found for _, found in whole], directions)]
     chosen = chosen[:MAX_FRONT]
     params = params_of(connection, [trial_id for (trial_id, _), _ in chosen])

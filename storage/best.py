@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,24 @@ def best_of_study(connection: sa.Connection, study: StudyRecord, best: BestTrial
         value_rule=rule,
         best_pruned=None if pruned is None else _with_last_step(connection, row.study_id, pruned),
     )
+
+
+def complete_values(
+    connection: sa.Connection, study_id: int, n_values: int
+) -> dict[tuple[int, int], list[float]]:
+    """By Optuna's id and number, the values of the results of a study whose values are finite."""
+    trial, value = t.trials.c, t.trial_values.c
+    rows = connection.execute(
+        sa.select(trial.trial_id, trial.number, value.value)
+        .join(t.trial_values, value.trial_id == trial.trial_id)
+        .where(trial.study_id == study_id, trial.state == "COMPLETE", is_result())
+        .where(value.value_type == t.ValueType.FINITE)
+        .order_by(trial.number, value.objective)
+    )
+    values: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for trial_id, number, number_of_value in rows:
+        values[trial_id, number].append(number_of_value)
+    return {key: found for key, found in values.items() if len(found) == n_values}
 
 
 def _with_last_step(connection: sa.Connection, study_id: int, trial: BestTrial) -> RankedTrial:

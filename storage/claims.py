@@ -18,7 +18,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from hpo.errors import HpoError
+from hpo.errors import HpoError, NotFound
 from hpo.events import EventKind
 from hpo.objective import is_allowed
 from hpo.seeds import trial_seed
@@ -154,6 +154,8 @@ class Claims:
         """Whether the trial was handed over; not when its lease ran out meanwhile."""
         try:
             sampled = self._search.sample(taken.definition, taken.study, taken.trial_id)
+        except NotFound:  # the study is being deleted
+            return False
         except HpoError:
             raise
         except Exception as error:  # a sampler's own fault: it would meet every trial

@@ -24,6 +24,7 @@ def definition_to_json(definition: StudyDefinition) -> dict[str, Any]:
     document.update(dataclasses.asdict(definition.budget))
     document["directions"] = [direction.value for direction in definition.directions]
     document["metrics"] = list(definition.metrics)
+    document["tags"] = list(definition.tags)
     document["space"] = None if definition.space is None else space_to_json(definition.space)
     for kind in ("sampler", "pruner"):
         algorithm: Algorithm = getattr(definition, kind)
@@ -32,11 +33,24 @@ def definition_to_json(definition: StudyDefinition) -> dict[str, Any]:
     return dict(strict(plain))
 
 
+def definition_to_request(definition: StudyDefinition) -> dict[str, Any]:
+    """The definition as a request that creates the same study would say it."""
+    document = definition_to_json(definition)
+    for kind in ("sampler", "pruner"):
+        algorithm = document[kind]
+        document[kind] = {"name": algorithm["name"], **algorithm["options"]}
+    several = definition.is_multi_objective
+    for name in ("direction", "metric") if several else ("directions", "metrics"):
+        del document[name]
+    return {name: value for name, value in document.items() if value is not None and value != []}
+
+
 def definition_from_json(
-    document: Mapping[str, Any], *, budget: Budget, priority: int
+    document: Mapping[str, Any], *, budget: Budget, **in_force: Any
 ) -> StudyDefinition:
-    """Reads a stored definition; budget and priority are those in force now."""
+    """Reads a stored definition; the budget and `in_force` are what is in force now."""
     fields = {key: value for key, value in document.items() if key not in BUDGET_FIELDS}
+    fields.update(in_force)
     space = fields.pop("space")
     return StudyDefinition(
         **{
@@ -44,6 +58,7 @@ def definition_from_json(
             "direction": Direction(fields["direction"]),
             "directions": tuple(map(Direction, fields["directions"])),
             "metrics": tuple(fields["metrics"]),
+            "tags": tuple(fields["tags"]),
             "value_rule": ValueRule(fields["value_rule"]),
             "on_diverged": OnFault(fields["on_diverged"]),
             "on_out_of_memory": OnFault(fields["on_out_of_memory"]),
@@ -51,7 +66,6 @@ def definition_from_json(
             "pruner": Algorithm(**fields["pruner"]),
             "space": None if space is None else space_from_json(space),
             "budget": budget,
-            "priority": priority,
         }
     )
 

@@ -5,6 +5,7 @@ Called under the lock on Optuna's `studies` row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -37,6 +38,8 @@ def end_if_done(connection: sa.Connection, study: Any) -> StudyState:
     current = study_row(connection, t.hpo_study.c.uuid == study.uuid)
     assert current is not None, "the caller holds its lock"
     state = StudyState(current.state)
+    if state is StudyState.DELETING:
+        return state
     if state.is_ended:
         _cancel_unfinished(connection, current)
         return state
@@ -145,9 +148,39 @@ def _cancel_unfinished(connection: sa.Connection, study: Any) -> None:
         *connection.execute(awaiting).scalars(),
         *connection.execute(abandoned).scalars(),
     ]
+    _write_cancelled(connection, study, numbers, "The study ended before its next attempt.")
+
+
+def cut_off(connection: sa.Connection, study: Any, message: str) -> None:
+    """Ends all trials that run, at once: their workers learn by a heartbeat and end the children.
+
+    One that is being sampled finds its lease gone when it is to be handed over.
+    """
+    numbers = take_leases(connection, study)
+    attempt = t.hpo_attempt.c
+    facts = {"reason": Reason.CANCELLED, "message": message}
+    connection.execute(
+        t.hpo_attempt.update()
+        .where(attempt.study_uuid == study.uuid, attempt.ended_at.is_(None))
+        .values(ended_at=db_now(), outcome="stopped", **facts)
+    )
+    _write_cancelled(connection, study, numbers, message)
+
+
+def take_leases(connection: sa.Connection, study: Any) -> Sequence[int]:
+    """Takes every lease of a study away, so that nobody writes to its trials any more."""
+    lease = t.hpo_lease.c
+    delete = t.hpo_lease.delete().where(lease.study_uuid == study.uuid)
+    return connection.execute(delete.returning(lease.number)).scalars().all()
+
+
+def _write_cancelled(
+    connection: sa.Connection, study: Any, numbers: Sequence[int], message: str
+) -> None:
     if not numbers:
         return
-    facts = {"reason": Reason.CANCELLED, "message": "The study ended before its next attempt."}
+    trial = t.hpo_trial.c
+    facts = {"reason": Reason.CANCELLED, "message": message}
     ids = connection.execute(
         t.hpo_trial.update()
         .where(trial.study_uuid == study.uuid, trial.number.in_(numbers))

@@ -68,6 +68,16 @@ class seconds_between(sa.sql.functions.FunctionElement[Any]):
         super().__init__(begin, end)
 
 
+class has_item(sa.sql.functions.FunctionElement[Any]):
+    """Whether a JSON array of strings holds a string."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def __init__(self, array: Any, item: str) -> None:
+        super().__init__(array, sa.literal(item))
+
+
 class transaction_id(sa.sql.functions.FunctionElement[Any]):
     """The running transaction among those that write, in a number that never comes again.
 
@@ -113,6 +123,18 @@ def _seconds_on_postgresql(element: seconds_between, compiler: Any, **kwargs: An
 def _seconds_on_sqlite(element: seconds_between, compiler: Any, **kwargs: Any) -> str:
     begin, end = (compiler.process(time, **kwargs) for time in element.clauses)
     return f"((julianday({end}) - julianday({begin})) * 86400)"
+
+
+@compiles(has_item, "postgresql")
+def _has_item_on_postgresql(element: has_item, compiler: Any, **kwargs: Any) -> str:
+    array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({item} IN (SELECT json_array_elements_text({array})))"
+
+
+@compiles(has_item, "sqlite")
+def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
+    array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({item} IN (SELECT value FROM json_each({array})))"
 
 
 @compiles(transaction_id, "postgresql")

@@ -65,7 +65,7 @@ class Enqueueing:
         def transaction(connection: sa.Connection) -> Answer:
             def make() -> Answer:
                 study = locked_study(connection, study_name)
-                return {"numbers": _enqueue(connection, study, points, extend=request.extend)}
+                return {"numbers": enqueue_points(connection, study, points, extend=request.extend)}
 
             return once(connection, request.key, "enqueue", request.fingerprint, make)
 
@@ -78,7 +78,8 @@ class Enqueueing:
             def make() -> Answer:
                 study = locked_study(connection, study_name)
                 point = Point(params=_params_to_repeat(connection, study, number))
-                return {"numbers": _enqueue(connection, study, [point], extend=request.extend)}
+                numbers = enqueue_points(connection, study, [point], extend=request.extend)
+                return {"numbers": numbers}
 
             return once(connection, request.key, "requeue", request.fingerprint, make)
 
@@ -105,9 +106,10 @@ def _labels(params: Mapping[str, Choice]) -> dict[str, Label]:
     return {name: to_label(value) for name, value in params.items()}
 
 
-def _enqueue(
+def enqueue_points(
     connection: sa.Connection, study: sa.Row[Any], points: Sequence[Point], *, extend: bool
 ) -> list[int]:
+    """Has points of a study tried, under its lock. Raises InvalidFields or Conflict."""
     _check(study, points)
     _make_room(connection, study, len(points), extend=extend)
     numbers = _insert(connection, study, points)

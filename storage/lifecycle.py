@@ -1,4 +1,4 @@
-"""What users change of a study while it stands: its state, its budget and its priority.
+"""What users change of a study while it stands: its state, its budget, its labels, its archiving.
 
 Each change is one transaction under the lock on Optuna's `studies` row, and safe to repeat.
 """
@@ -18,12 +18,12 @@ from hpo.study import StudyDefinition, StudyState
 from hpo.trial import Decision, Reason, Verdict
 from storage import tables as t
 from storage.documents import BUDGET_FIELDS
-from storage.ending import end_if_done, too_much_failed
-from storage.engine import Database
+from storage.ending import cut_off, end_if_done, too_much_failed
+from storage.engine import Database, db_now
 from storage.events import append
 from storage.limits import started_clock, stopped_clock, timeout_message
 from storage.records import StudyRecord
-from storage.studies import Studies, definition_of, locked_study, study_row, version_of
+from storage.studies import LABELS, Studies, definition_of, locked_study, study_row, version_of
 
 RUNNING, PAUSED, STOPPING, STOPPED = (
     StudyState.RUNNING,
@@ -76,20 +76,39 @@ class Lifecycle:
 
     def resume(self, name: str) -> StudyRecord:
         """Lets a paused study go on; its trials are claimable at once."""
-        return self._change(name, lambda c, study: _pass(c, study, _RESUME))
+
+        def resume(connection: sa.Connection, study: sa.Row[Any]) -> None:
+            _refuse_archived(study)
+            _pass(connection, study, _RESUME)
+
+        return self._change(name, resume)
 
     def stop(self, name: str) -> StudyRecord:
         """Starts no more trials; the study ends when the running ones have."""
         return self._change(name, lambda c, study: _pass(c, study, _STOP))
 
-    def cancel(self, name: str) -> StudyRecord:
-        """As `stop`, and running trials are told to end at their next report."""
-        return self._change(name, lambda c, study: _pass(c, study, _CANCEL))
+    def cancel(self, name: str, *, now: bool = False) -> StudyRecord:
+        """As `stop`, and running trials are told to end at their next report, or end `now`."""
+
+        def cancel(connection: sa.Connection, study: sa.Row[Any]) -> None:
+            _pass(connection, study, _CANCEL)
+            if now:
+                cut_off(connection, study, _CANCEL.values["reason"])
+
+        return self._change(name, cancel)
+
+    def archive(self, name: str) -> StudyRecord:
+        """Leaves a study that starts no trials out of lists, where these do not ask for it."""
+        return self._change(name, _archive)
+
+    def unarchive(self, name: str) -> StudyRecord:
+        """Lists it again, and lets it go on."""
+        return self._change(name, _unarchive)
 
     def amend(
         self, name: str, changes: Mapping[str, Any], *, versions: Collection[str] | None = None
     ) -> StudyRecord:
-        """Changes fields of the budget, and the priority; an ended study with room goes on.
+        """Changes the budget, the priority and the labels; an ended study with room goes on.
 
         Raises InvalidField for a value that cannot be, Conflict when more trials were asked for
         and the study cannot go on, PreconditionFailed when the study has none of `versions`.
@@ -148,6 +167,38 @@ def _pass(connection: sa.Connection, study: sa.Row[Any], transition: _Transition
     _tell_state(connection, study, transition)
 
 
+def _archive(connection: sa.Connection, study: sa.Row[Any]) -> None:
+    state = StudyState(study.state)
+    if study.archived_at is not None:
+        return
+    if not (state.is_ended or state is PAUSED):
+        raise Conflict(
+            f"Study {study.name!r} is {state}; pause it, or archive it when it has ended.",
+            study=study.name,
+            state=state,
+        )
+    _update(connection, study, {"archived_at": db_now()})
+    append(connection, EventKind.STUDY_ARCHIVED, study)
+
+
+def _unarchive(connection: sa.Connection, study: sa.Row[Any]) -> None:
+    if study.archived_at is None:
+        return
+    if study.state == StudyState.DELETING:
+        raise Conflict(f"Study {study.name!r} is being deleted.", study=study.name)
+    _update(connection, study, {"archived_at": None})
+    append(connection, EventKind.STUDY_UNARCHIVED, study)
+
+
+def _refuse_archived(study: sa.Row[Any]) -> None:
+    if study.archived_at is not None:
+        raise Conflict(
+            f"Study {study.name!r} is archived; unarchive it first, and it can go on.",
+            study=study.name,
+            state=study.state,
+        )
+
+
 def _tell_state(connection: sa.Connection, study: sa.Row[Any], transition: _Transition) -> None:
     state, reason = transition.values["state"], transition.values["reason"]
     append(connection, EventKind.STUDY_STATE, study, state=state, reason=reason)
@@ -164,6 +215,19 @@ def amend_study(connection: sa.Connection, study: sa.Row[Any], changes: Mapping[
     changed = {name: value for name, value in wanted.items() if getattr(study, name) != value}
     if not changed:
         return
+    if study.state == StudyState.DELETING:
+        raise Conflict(f"Study {study.name!r} is being deleted.", study=study.name)
+    labels = {name: changed.pop(name) for name in LABELS if name in changed}
+    if labels:
+        _update(connection, study, labels)
+        append(connection, EventKind.STUDY_LABELS, study, **labels)
+    if changed:
+        _amend_budget(connection, study, changed)
+
+
+def _amend_budget(
+    connection: sa.Connection, study: sa.Row[Any], changed: Mapping[str, Any]
+) -> None:
     if study.state == STOPPING:
         raise Conflict(f"Study {study.name!r} is stopping; change it when it has ended.")
     _update(connection, study, changed)
@@ -172,6 +236,7 @@ def amend_study(connection: sa.Connection, study: sa.Row[Any], changes: Mapping[
         return
     obstacle = _obstacle(connection, study, changed)
     if obstacle is None:
+        _refuse_archived(study)
         _update(connection, study, {**_RESUME.values, "ended_at": None})
         _tell_state(connection, study, _RESUME)
     elif changed.get("n_trials", 0) > study.n_trials:
@@ -188,6 +253,7 @@ def _checked(
     """The changes if they can be; a grid has no more trials than cells."""
     wanted = dict(changes)
     replace(definition.budget, **{k: v for k, v in wanted.items() if k in BUDGET_FIELDS})
+    replace(definition, **{k: v for k, v in wanted.items() if k in LABELS})
     cells = grid_cells(definition)
     if "n_trials" in wanted and cells is not None:
         wanted["n_trials"] = min(wanted["n_trials"], cells)

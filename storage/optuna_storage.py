@@ -165,3 +165,12 @@ def _reopened(url: str) -> OptunaStorage:
 def cached(database: Database) -> _CachedStorage:
     """The storage with Optuna's cache of finished trials; shared by all threads of a process."""
     return _CachedStorage(OptunaStorage(database.engine))
+
+
+def forget(storage: _CachedStorage, study_id: int) -> None:
+    """Drops what the cache holds of a study: SQLite may give its id, and its trials', to others."""
+    with storage._lock:
+        storage._studies.pop(study_id, None)
+        trial_ids = storage._study_id_and_number_to_trial_id
+        for key in [key for key in trial_ids if key[0] == study_id]:
+            storage._trial_id_to_study_id_and_number.pop(trial_ids.pop(key), None)

@@ -1,4 +1,4 @@
-"""The reaper: finds leases that ran out and trials and studies that others ended or deleted.
+"""The reaper: finds leases that ran out, trials that others ended, and studies that may end.
 
 It runs inside every API process; each decision is one guarded transaction, so several may run.
 """
@@ -20,23 +20,13 @@ from storage import leases, requests
 from storage import tables as t
 from storage.ending import end_if_done
 from storage.engine import Database, db_now
-from storage.events import StudyKey, append
+from storage.events import append
 from storage.limits import is_over_time
 from storage.records import Lease, Settled
 from storage.settling import Settling
-from storage.studies import UUID_KEY, lock_study
+from storage.studies import lock_study
 
 logger = logging.getLogger(__name__)
-
-# Tables of ours that are keyed by the study's UUID.
-OF_STUDY = (
-    t.hpo_verdict,
-    t.hpo_log,
-    t.hpo_attempt,
-    t.hpo_lease,
-    t.hpo_trial,
-    t.hpo_exclusion,
-)
 
 
 class Reaper:
@@ -128,8 +118,7 @@ def _running(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> li
 
 
 def _sweep(connection: sa.Connection) -> int:
-    """Follows what other Optuna programs did: studies deleted, running trials ended."""
-    _forget_deleted_studies(connection)
+    """Follows what other Optuna programs did: running trials ended."""
     requests.forget_old(connection)
     select = sa.select(t.hpo_study).where(_may_end()).order_by(t.hpo_study.c.id)
     n_ended = 0
@@ -144,34 +133,19 @@ def _may_end() -> sa.ColumnElement[bool]:
     """Studies in which something may be over that no worker will speak of."""
     study = t.hpo_study.c
     lives = study.state.in_([StudyState.RUNNING, StudyState.PAUSED])
+    stands = study.state != StudyState.DELETING
     is_spent = study.n_started >= study.n_trials
     mine = t.hpo_trial.c.study_uuid == study.uuid
     is_awaited = sa.exists().where(mine, t.hpo_trial.c.next_attempt_at.is_not(None))
     is_leased = sa.exists().where(t.hpo_lease.c.study_uuid == study.uuid)
-    return sa.or_(
-        sa.and_(lives, sa.or_(is_spent, is_over_time(), _has_ended_trial())),
-        study.state == StudyState.STOPPING,
-        sa.and_(~lives, sa.or_(is_awaited, is_leased)),
+    return sa.and_(
+        stands,
+        sa.or_(
+            sa.and_(lives, sa.or_(is_spent, is_over_time(), _has_ended_trial())),
+            study.state == StudyState.STOPPING,
+            sa.and_(~lives, sa.or_(is_awaited, is_leased)),
+        ),
     )
-
-
-def _forget_deleted_studies(connection: sa.Connection) -> None:
-    """SQLite reuses ids after a delete: the UUID that we stored with the study tells."""
-    attr = t.study_system_attrs.c
-    same = sa.exists().where(
-        attr.study_id == t.hpo_study.c.study_id,
-        attr.key == UUID_KEY,
-        attr.value_json == '"' + t.hpo_study.c.uuid + '"',
-    )
-    gone = connection.execute(sa.select(t.hpo_study.c.uuid, t.hpo_study.c.name).where(~same)).all()
-    uuids = [study.uuid for study in gone]
-    for table in OF_STUDY if uuids else ():
-        connection.execute(table.delete().where(table.c.study_uuid.in_(uuids)))
-    if uuids:
-        connection.execute(t.hpo_study.delete().where(t.hpo_study.c.uuid.in_(uuids)))
-        for study in gone:
-            append(connection, EventKind.STUDY_DELETED, StudyKey(study.uuid, study.name))
-        logger.info("reaper: swept up after %d studies that were deleted", len(uuids))
 
 
 def _is_ended_but_open() -> sa.ColumnElement[bool]:

@@ -96,7 +96,8 @@ class StudyRecord:
     best: BestTrial | None
     created_at: dt.datetime
     ended_at: dt.datetime | None
-    version: str  # changes with the budget, the priority and the state, and not with the trials
+    archived_at: dt.datetime | None
+    version: str  # changes with all that users change of it, and not with the trials
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,14 +6,16 @@ optimizers), and a sampler that repels running trials must see the one before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from optuna.distributions import distribution_to_json
-from optuna.storages import BaseStorage
+from optuna.storages._cached_storage import _CachedStorage
 
+from hpo.errors import NotFound
 from hpo.search.importances import Importances, importances
 from hpo.search.pruning import decide
 from hpo.search.sampling import Drawn, SearchStudy, sample, suggest_one
@@ -22,6 +24,7 @@ from hpo.study import StudyDefinition
 from hpo.trial import Decision
 from storage.engine import Database, outages
 from storage.history import History
+from storage.optuna_storage import forget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +38,32 @@ class Sampled:
 class Search:
     """Samples and prunes through an Optuna storage on the same database."""
 
-    def __init__(self, database: Database, optuna_storage: BaseStorage) -> None:
+    def __init__(self, database: Database, optuna_storage: _CachedStorage) -> None:
         self._database, self._storage = database, optuna_storage
         self._history = History(database, optuna_storage)
+        self._uuids: dict[int, str] = {}  # by Optuna's id, of the studies that the cache may hold
+        self._deleted: frozenset[str] = frozenset()
+
+    @contextlib.contextmanager
+    def alone(self, study_id: int) -> Iterator[None]:
+        """While nobody samples this study: one does at a time, over all processes."""
+        with self._database.mutex(f"hpo/sample/{study_id}"):
+            yield
+
+    def forget(self, deleted: Collection[str]) -> None:
+        """Drops what is cached of studies that are gone, by their UUIDs, and reads none anew."""
+        self._deleted = frozenset(deleted)
+        for study_id in [key for key, uuid in list(self._uuids.items()) if uuid in self._deleted]:
+            self.drop(study_id)
+
+    def drop(self, study_id: int) -> None:
+        """Drops what is cached of a study, by Optuna's id; another one may have it next."""
+        self._uuids.pop(study_id, None)
+        forget(self._storage, study_id)
 
     def sample(self, definition: StudyDefinition, row: sa.Row[Any], trial_id: int) -> Sampled:
         """Draws the parameters of a trial; writes none of them."""
-        with self._database.mutex(f"hpo/sample/{row.study_id}"), outages():
+        with self.alone(row.study_id), outages():
             study = self._study(definition, row)
             sampled = sample(study, self._storage.get_trial(trial_id))
         return Sampled(
@@ -59,7 +81,7 @@ class Search:
         relative_params: Mapping[str, Choice],
     ) -> Drawn:
         """Draws one parameter for an objective that defines its space by running."""
-        with self._database.mutex(f"hpo/sample/{row.study_id}"), outages():
+        with self.alone(row.study_id), outages():
             study = self._study(definition, row)
             trial = self._storage.get_trial(trial_id)
             return suggest_one(study, trial, name, parameter, relative_params)
@@ -76,7 +98,15 @@ class Search:
             return importances(self._study(definition, row), index)
 
     def _study(self, definition: StudyDefinition, row: sa.Row[Any]) -> SearchStudy:
-        """Optuna's view of a study as its row in hpo_study stands, without excluded trials."""
+        """Optuna's view of a study as its row in hpo_study stands, without excluded trials.
+
+        Raises NotFound for one that is being deleted, whose id may be another's by now.
+        """
+        if row.uuid in self._deleted:
+            raise NotFound(f"There is no study {definition.name!r}.")
+        if self._uuids.setdefault(row.study_id, row.uuid) != row.uuid:
+            self.drop(row.study_id)  # another Optuna program deleted the one before
+            self._uuids[row.study_id] = row.uuid
         return SearchStudy(definition, self._history.of(row), row.study_id)
 
 

@@ -20,14 +20,18 @@ from optuna.storages import BaseStorage
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
 from storage import leases, schema, workers
+from storage.adoption import Adoption
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
 from storage.asks import Asks
 from storage.census import Census, count
 from storage.claims import Claims
+from storage.cloning import Cloning
+from storage.deleting import Deleting
 from storage.engine import Database
 from storage.enqueueing import Enqueueing
 from storage.events import EventRetention, Events
+from storage.importing import Importing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
@@ -50,6 +54,7 @@ from storage.settling import Settling
 from storage.studies import Studies
 from storage.timing import watch
 from storage.tokens import Tokens
+from storage.transfer import Transfer
 from storage.trial_changes import TrialChanges
 from storage.trials import Trials
 from storage.workers import Workers
@@ -177,11 +182,16 @@ class Store:
         )
         self.studies = Studies(self._database, self.workers, models_blocked=self.models.obstacle)
         self.lifecycle = Lifecycle(self._database, self.studies)
+        self.deleting = Deleting(self._database, self.studies, search)
         self.trials = Trials(self._database)
         self.logs = Logs(self._database)
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
+        self.cloning = Cloning(self._database)
+        self.adoption = Adoption(self._database, self.studies)
+        self.transfer = Transfer(self._database, self.trials)
+        self.importing = Importing(self._database, self.studies)
         self.tokens = Tokens(self._database)
         self.events = Events(self._database, retention)
         self.claims = Leased(self._database, search, times)

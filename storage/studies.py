@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from optuna.study import StudyDirection
@@ -20,12 +21,14 @@ from hpo.trial import TrialState
 from storage import tables as t
 from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
-from storage.engine import Database, db_now
+from storage.engine import Database, db_now, has_item
 from storage.events import StudyKey, append
 from storage.limits import is_over_time
 from storage.records import BestOfStudy, Page, StudyRecord
 from storage.requests import fingerprint_of, once
 from storage.workers import Workers
+
+T = TypeVar("T")
 
 # Optuna's own key, read by optuna-dashboard and Study.metric_names.
 METRIC_NAMES_KEY = "study:metric_names"
@@ -33,9 +36,36 @@ METRIC_NAMES_KEY = "study:metric_names"
 UUID_KEY = "hpo:uuid"
 
 # What may change later: columns hold what is in force.
-CHANGEABLE = (*BUDGET_FIELDS, "priority")
+LABELS = ("tags", "notes")
+CHANGEABLE = (*BUDGET_FIELDS, "priority", *LABELS)
 # What makes another version of a study: all that users can see and change, and not its trials.
-VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at")
+VERSIONED = ("uuid", *CHANGEABLE, "state", "reason", "ended_at", "archived_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filter:
+    """Which studies a list has: in one of the states, with every tag; `archived` None: either."""
+
+    states: Collection[StudyState] = ()
+    tags: Collection[str] = ()
+    name_prefix: str = ""
+    archived: bool | None = False
+
+    def conditions(self) -> Iterator[sa.ColumnElement[bool]]:
+        study = t.hpo_study.c
+        if self.states:
+            yield study.state.in_([state.value for state in self.states])
+        for tag in self.tags:
+            yield has_item(study.tags, tag)
+        if self.name_prefix:  # LIKE would take capital and small letters for the same on SQLite
+            yield sa.func.substr(study.name, 1, len(self.name_prefix)) == self.name_prefix
+        if self.archived is not None:
+            is_archived = study.archived_at.is_not(None)
+            yield is_archived if self.archived else sa.not_(is_archived)
+
+
+ALL_LISTED = Filter()
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Studies:
@@ -61,10 +91,7 @@ class Studies:
         they differ, with both values of each. A grid has no more trials than cells. A request that
         comes again with its idempotency `key` is told once more that it has created the study.
         """
-        cells = grid_cells(definition)
-        if cells is not None and cells < definition.budget.n_trials:
-            definition = replace(definition, budget=replace(definition.budget, n_trials=cells))
-        new_uuid = str(uuid.uuid4())
+        definition, new_uuid = within_grid(definition), str(uuid.uuid4())
 
         def transaction(connection: sa.Connection) -> bool:
             def make() -> dict[str, Any]:
@@ -73,26 +100,25 @@ class Studies:
             answer = once(connection, key, "create_study", fingerprint, make)
             return bool(answer["created"])
 
-        try:
-            created = self._database.write(transaction)
-        except sa.exc.IntegrityError:  # another request created it a moment ago
-            created = self._database.write(transaction)
+        created = written(self._database, transaction)
         return self.get(definition.name), created
 
     def get(self, name: str) -> StudyRecord:
         """Raises NotFound."""
-        found = self._records(t.hpo_study.c.name == name, limit=1)
+        return self._database.read(lambda c: self.read(c, name))
+
+    def read(self, connection: sa.Connection, name: str) -> StudyRecord:
+        """As `get`, within a transaction."""
+        found = self._read(connection, t.hpo_study.c.name == name, 1)
         if not found:
             raise NotFound(f"There is no study {name!r}.")
         return found[0][1]
 
     def page(
-        self, *, states: Collection[StudyState] = (), limit: int = 50, after: int | None = None
+        self, chosen: Filter = ALL_LISTED, *, limit: int = 50, after: int | None = None
     ) -> Page[StudyRecord]:
         """The newest first."""
-        conditions: list[sa.ColumnElement[bool]] = [sa.true()]
-        if states:
-            conditions.append(t.hpo_study.c.state.in_([state.value for state in states]))
+        conditions = [sa.true(), *chosen.conditions()]
         if after is not None:
             conditions.append(t.hpo_study.c.id < after)
         found = self._records(sa.and_(*conditions), limit=limit + 1)
@@ -154,6 +180,7 @@ class Studies:
                 best=best.get(row.study_id),
                 created_at=row.created_at,
                 ended_at=row.ended_at,
+                archived_at=row.archived_at,
                 version=version_of(row),
             )
             records.append((row.id, record))
@@ -168,36 +195,94 @@ def version_of(row: sa.Row[Any]) -> str:
 def definition_of(row: sa.Row[Any]) -> StudyDefinition:
     """The definition in force of a row of hpo_study."""
     budget = Budget(**{name: getattr(row, name) for name in BUDGET_FIELDS})
-    return definition_from_json(row.definition, budget=budget, priority=row.priority)
+    others = {name: getattr(row, name) for name in ("priority", *LABELS)}
+    return definition_from_json(row.definition, budget=budget, **others)
+
+
+def written(database: Database, transaction: Callable[[sa.Connection], T]) -> T:
+    """Runs a transaction that makes a study; again when another has just made one of its name."""
+    try:
+        return database.write(transaction)
+    except sa.exc.IntegrityError:
+        return database.write(transaction)
+
+
+def within_grid(definition: StudyDefinition) -> StudyDefinition:
+    """The definition with no more trials than a grid has cells."""
+    cells = grid_cells(definition)
+    if cells is None or cells >= definition.budget.n_trials:
+        return definition
+    return replace(definition, budget=replace(definition.budget, n_trials=cells))
 
 
 def _create(
     connection: sa.Connection, definition: StudyDefinition, given: frozenset[str], new_uuid: str
 ) -> bool:
-    select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
-    existing = connection.execute(select).one_or_none()
-    document = definition_to_json(definition)
+    existing = same_study(connection, definition, given)
     if existing is not None:
-        _refuse_difference(definition.name, _in_force(existing), document, given)
         return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
-    foreign = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == definition.name)
-    if connection.execute(foreign).first() is not None:
+    if foreign_study_id(connection, definition.name) is not None:
         raise StudyExists(
             f"The database holds a study {definition.name!r} that another Optuna program made; "
-            "choose another name."
+            "choose another name, or adopt it: hpo study adopt."
         )
-    study_id = _insert_optuna_study(connection, definition, new_uuid)
+    insert_study(connection, definition, new_uuid)
+    return True
+
+
+def same_study(
+    connection: sa.Connection, definition: StudyDefinition, given: frozenset[str]
+) -> sa.Row[Any] | None:
+    """The study of this name if there is one. Raises StudyExists when a given field differs."""
+    select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
+    existing = connection.execute(select).one_or_none()
+    if existing is not None:
+        if existing.state == StudyState.DELETING:
+            raise StudyExists(
+                f"The study {definition.name!r} is being deleted; try again in a moment."
+            )
+        document = definition_to_json(definition)
+        _refuse_difference(definition.name, _in_force(existing), document, given)
+    return existing
+
+
+def foreign_study_id(connection: sa.Connection, name: str) -> int | None:
+    """Optuna's id of the study of this name, whoever made it."""
+    named = sa.select(t.studies.c.study_id).where(t.studies.c.study_name == name)
+    found: int | None = connection.execute(named).scalar_one_or_none()
+    return found
+
+
+def insert_study(
+    connection: sa.Connection,
+    definition: StudyDefinition,
+    new_uuid: str,
+    *,
+    study_id: int | None = None,
+    columns: Mapping[str, Any] = NOTHING,
+    **facts: Any,
+) -> sa.Row[Any]:
+    """Writes a study that is not there yet, beside Optuna's of `study_id` or with a new one.
+
+    `columns` stand above those of a new study, `facts` go into its event.
+    """
+    if study_id is None:
+        study_id = _insert_optuna_study(connection, definition, new_uuid)
+    document = definition_to_json(definition)
+    fields = {
+        "state": StudyState.RUNNING.value,
+        "n_started": 0,
+        "ran_seconds": 0.0,
+        "created_at": db_now(),
+        **{name: document[name] for name in CHANGEABLE},
+    }
     connection.execute(
         t.hpo_study.insert().values(
             uuid=new_uuid,
             study_id=study_id,
             name=definition.name,
             definition=document,
-            state=StudyState.RUNNING.value,
-            n_started=0,
-            ran_seconds=0.0,
-            created_at=db_now(),
-            **{name: document[name] for name in CHANGEABLE},
+            **{**fields, **columns},
         )
     )
     append(
@@ -206,8 +291,11 @@ def _create(
         StudyKey(new_uuid, definition.name),
         objective=definition.objective,
         n_trials=definition.budget.n_trials,
+        **facts,
     )
-    return True
+    made = study_row(connection, t.hpo_study.c.uuid == new_uuid)
+    assert made is not None, "it was written above"
+    return made
 
 
 def _insert_optuna_study(

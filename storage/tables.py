@@ -55,7 +55,8 @@ hpo_study = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),  # the order of creation, for paging
     sa.Column("uuid", _UUID, nullable=False, unique=True),
-    sa.Column("study_id", sa.Integer, nullable=False),
+    # Without the index SQLite begins with all of hpo_trial, for each trial that could be the best.
+    sa.Column("study_id", sa.Integer, nullable=False, index=True),
     sa.Column("name", _NAME, nullable=False, unique=True),
     sa.Column("definition", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False, index=True),
@@ -75,10 +76,21 @@ hpo_study = sa.Table(
     sa.Column("running_since", UtcDateTime),
     # Why a stopping study tells its trials to stop; null lets them come to their own end.
     sa.Column("stop_reason", sa.String(32)),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("notes", sa.Text, nullable=False),
+    sa.Column("archived_at", UtcDateTime),
     # Counts changes of what samplers and pruners may see, for those who keep it in memory.
     sa.Column("history_revision", sa.Integer, nullable=False, default=0),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("ended_at", UtcDateTime),
+)
+
+# Studies that are being deleted or were, for as long as a worker may still have files of theirs.
+hpo_deleted_study = sa.Table(
+    "hpo_deleted_study",
+    metadata,
+    sa.Column("uuid", _UUID, primary_key=True),
+    sa.Column("deleted_at", UtcDateTime, nullable=False, index=True),
 )
 
 hpo_trial = sa.Table(

@@ -16,6 +16,7 @@ TIMES = (
     t.hpo_attempt.c.ended_at,
     t.hpo_study.c.running_since,
     t.hpo_request.c.created_at,
+    t.hpo_deleted_study.c.deleted_at,
 )
 
 

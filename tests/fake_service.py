@@ -56,6 +56,7 @@ class FakeService:
         self.turned_away: list[str] = []
         self.answers_to_lose = 0
         self.lost_tokens: set[str] = set()
+        self.deleted: list[str] = []  # studies, by their UUIDs
         self.known_workers: set[str] = set()
         self.verdict: Callable[[int], Document] = lambda step: {"verdict": "continue"}
         self.refuse: Callable[[str, Document], Answer | None] = lambda verb, document: None
@@ -214,7 +215,7 @@ class FakeService:
         if path.split("/")[-2] not in self.known_workers:
             return problem(404, "not_found")
         lost = [token for token in document["tokens"] if token in self.lost_tokens]
-        return 200, {"lost": lost, "commands": []}
+        return 200, {"lost": lost, "deleted": self.deleted}
 
     def _claim(self, _: str, document: Document) -> Answer:
         if document["worker_id"] not in self.known_workers:

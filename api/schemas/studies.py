@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.base import MAX_INT, Body, Name, Query, Reply
 from api.schemas.models import ModelReply
 from api.schemas.space import space_reply
+from api.schemas.study_create import Tag
 from hpo.numbers import strict
-from hpo.study import Algorithm, Direction, OnFault, StudyState, ValueRule
+from hpo.study import MAX_TAGS, Algorithm, Direction, OnFault, StudyState, ValueRule
 from hpo.trial import TrialState
 from storage.records import BestOfStudy, BestTrial, Page, StudyRecord
+from storage.studies import Filter
 
 # What is known of a study beside its definition.
 PROGRESS = (
@@ -28,6 +30,7 @@ PROGRESS = (
     "awaiting_attempt",
     "created_at",
     "ended_at",
+    "archived_at",
 )
 
 
@@ -112,6 +115,8 @@ class StudyReply(Reply):
     keep_models: int
     replicates: str | None
     priority: int
+    tags: list[str]
+    notes: str
     budget: BudgetReply
     n_started: int
     counts: dict[TrialState, int]
@@ -119,6 +124,7 @@ class StudyReply(Reply):
     best: BestReply | None
     created_at: dt.datetime
     ended_at: dt.datetime | None
+    archived_at: dt.datetime | None
 
     @classmethod
     def of(cls, record: StudyRecord) -> StudyReply:
@@ -130,6 +136,7 @@ class StudyReply(Reply):
             direction=None if definition.is_multi_objective else definition.direction,
             directions=list(definition.directions),
             metrics=list(definition.metrics),
+            tags=list(definition.tags),
             space=space_reply(definition.space),
             settings=strict(dict(definition.settings)),
             sampler=_algorithm_reply(definition.sampler),
@@ -151,9 +158,34 @@ class StudyPage(Reply):
 
 
 class StudyQuery(Query):
+    """Studies in one of these states that have every `tag`; archived ones when asked for."""
+
     state: Annotated[list[StudyState], Field(default_factory=list)]
+    tag: Annotated[list[Tag], Field(default_factory=list, max_length=MAX_TAGS)]
+    name_prefix: Annotated[Name, Field(min_length=0)] = ""
+    archived: Literal["false", "true", "any"] = "false"
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+
+    def to_filter(self) -> Filter:
+        return Filter(
+            states=self.state,
+            tags=self.tag,
+            name_prefix=self.name_prefix,
+            archived=None if self.archived == "any" else self.archived == "true",
+        )
+
+
+class StudyCancel(Body):
+    """How a study is cancelled: its trials end at their next report, or `now`."""
+
+    now: bool = False
+
+
+class StudyDelete(Query):
+    """With `force` also a study that has not ended: its trials end at once."""
+
+    force: bool = False
 
 
 class StudyWait(Query):

@@ -35,6 +35,7 @@ from api.schemas.base import (
     LimitSeconds,
     Name,
     Seconds,
+    Text,
     json_document,
     spelled,
 )
@@ -44,6 +45,9 @@ from hpo.objective import Descriptor
 from hpo.seeds import MAX_SEED
 from hpo.study import (
     MAX_MODELS,
+    MAX_NOTES,
+    MAX_TAG,
+    MAX_TAGS,
     STUDY_NAME,
     TRIAL_NAME,
     Algorithm,
@@ -81,7 +85,7 @@ EXAMPLE: JsonDict = {
 }
 
 
-def _study_name(name: str) -> str:
+def study_name(name: str) -> str:
     if not STUDY_NAME.fullmatch(name):
         raise ValueError(
             "must be 1 to 200 letters, digits, dots, dashes or underscores, beginning with a "
@@ -96,6 +100,13 @@ def _objective_path(path: str) -> str:
     except InvalidField as error:
         raise ValueError(error.message) from None
     return path
+
+
+def _different(tags: list[str]) -> list[str]:
+    twice = [tag for tag in tags if tags.count(tag) > 1]
+    if twice:
+        raise ValueError(f"must be different ones, got {twice[0]!r} twice")
+    return tags
 
 
 class AlgorithmBody(BaseModel):
@@ -122,6 +133,9 @@ AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
 Priority = Annotated[int, Field(strict=True, ge=-MAX_INT, le=MAX_INT), WHOLE]
+Tag = Annotated[Name, Field(max_length=MAX_TAG)]
+Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(_different)]
+Notes = Annotated[Text, Field(max_length=MAX_NOTES)]
 ObjectivePath = Annotated[
     str, Field(max_length=200), AfterValidator(_objective_path), spelled("[^:]+:[^:]+")
 ]
@@ -135,7 +149,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(_study_name), spelled(STUDY_NAME.pattern)]
+    name: Annotated[str, AfterValidator(study_name), spelled(STUDY_NAME.pattern)]
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
@@ -161,6 +175,8 @@ class StudyCreate(Body):
     keep_models: Annotated[int, Field(strict=True, ge=0, le=MAX_MODELS), WHOLE] | None = None
     replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
+    tags: Tags | None = None
+    notes: Notes | None = None
 
     _faults: list[Fault] = PrivateAttr(default_factory=list)
 
@@ -293,8 +309,10 @@ class StudyCreate(Body):
             "keep_models",
             "replicates",
             "priority",
+            "notes",
         )
         choices = {name: getattr(self, name) for name in names}
+        choices["tags"] = self.tags and tuple(self.tags)
         for kind in ("sampler", "pruner"):
             body: AlgorithmBody | None = getattr(self, kind)
             choices[kind] = body and body.to_algorithm()

@@ -125,10 +125,13 @@ class Heartbeat(Body):
 
 
 class HeartbeatReply(Reply):
-    """Tokens that are no longer valid, and what the service wants of the worker."""
+    """Tokens that are no longer valid, and studies that were deleted in the last days.
+
+    Of these the newest, by UUID: whatever a worker stored of them is to go.
+    """
 
     lost: list[str]
-    commands: list[str]
+    deleted: list[UUID]
 
 
 class WorkerReply(Reply):

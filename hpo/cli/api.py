@@ -84,6 +84,10 @@ ArtifactsFolder = Annotated[
 MaxModelBytes = Annotated[
     int, typer.Option(envvar="HPO_MAX_MODEL_BYTES", min=1, help="The largest model to store.")
 ]
+MaxImportBytes = Annotated[
+    int,
+    typer.Option(envvar="HPO_MAX_IMPORT_BYTES", min=1, help="The largest study to import."),
+]
 EventDays = Annotated[
     float, typer.Option(envvar="HPO_EVENT_DAYS", help="Events are kept for so many days.")
 ]
@@ -116,6 +120,7 @@ def api(
     own_worker: OwnWorker = False,
     artifacts: ArtifactsFolder = None,
     max_model_bytes: MaxModelBytes = 2 * 1024**3,
+    max_import_bytes: MaxImportBytes = 256 * 1024**2,
     with_parent: EndWithParent = False,
 ) -> None:
     """Serve REST under /v1, its documentation at /docs and optuna-dashboard at /dashboard.
@@ -152,9 +157,12 @@ def api(
             may_be_open=may_be_open,
             own_token=token_of(os.environ) if own_worker else None,
         )
-        seconds = store.times.reap_seconds
         app = create_app(
-            store, dashboard_writes=dashboard_writes, reap_seconds=seconds, access=access
+            store,
+            dashboard_writes=dashboard_writes,
+            reap_seconds=store.times.reap_seconds,
+            access=access,
+            max_import_bytes=max_import_bytes,
         )
         serve(app, host=host, port=port)
 

@@ -15,9 +15,11 @@ from hpo.cli import (
     objective,
     study,
     study_create,
+    study_delete,
     study_events,
     study_replicate,
     study_state,
+    study_transfer,
     study_watch,
     token,
     trials,
@@ -66,6 +68,15 @@ studies.command("resume")(study_state.resume)
 studies.command("stop")(study_state.stop)
 studies.command("cancel")(study_state.cancel)
 studies.command("extend")(study_state.extend)
+studies.command("label")(study_state.label)
+studies.command("archive")(study_state.archive)
+studies.command("unarchive")(study_state.unarchive)
+studies.command("delete")(study_delete.delete)
+studies.command("clone")(study_transfer.clone)
+studies.command("warm-start")(study_transfer.warm_start)
+studies.command("export")(study_transfer.export)
+studies.command("import")(study_transfer.import_study)
+studies.command("adopt")(study_transfer.adopt)
 studies.command("enqueue")(trials.enqueue)
 studies.command("requeue")(trials.requeue)
 studies.command("cancel-trial")(trials.cancel_trial)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,37 +11,70 @@ import typer
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
 
 State = Annotated[str | None, typer.Option(metavar="STATE", help="Only studies in this state.")]
+
+
+class Archiving(enum.StrEnum):
+    FALSE = "false"
+    TRUE = "true"
+    ANY = "any"
+
+
+WithTag = Annotated[
+    list[str] | None, typer.Option("--tag", help="Only studies with this tag, or all of several.")
+]
+Prefix = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only studies whose names begin so.")
+]
+Archived = Annotated[Archiving, typer.Option(help="Only archived ones, or any.")]
 ModelFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where the model goes.")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch its model.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE.")]
 WithTrials = Annotated[bool, typer.Option("--trials", help="List its trials, too.")]
 
 
-def list_studies(url: Url = DEFAULT_URL, state: State = None, as_json: AsJson = False) -> None:
+def list_studies(
+    url: Url = DEFAULT_URL,
+    state: State = None,
+    tag: WithTag = None,
+    name_prefix: Prefix = None,
+    archived: Archived = Archiving.FALSE,
+    as_json: AsJson = False,
+) -> None:
     """List studies, the newest first.
 
-    States: running, paused, stopping, completed, stopped, failed.
+    States: running, paused, stopping, completed, stopped, failed, deleting.
 
     Examples:
       hpo study list --state running
+      hpo study list --tag paper --name-prefix digits- --archived any
     """
     from hpo.cli.output import console, counts_line, number, print_json, table
     from hpo.client import Client
 
     with Client(url) as client:
-        studies = list(client.studies(**({"state": state} if state else {})))
+        query = {"state": state, "tag": tag, "name_prefix": name_prefix, "archived": archived.value}
+        studies = list(client.studies(**query))
     if as_json:
         return print_json(studies)
-    made = table("study", "state", "trials", "best", "objective", right=["best"])
+    made = table("study", "state", "trials", "best", "objective", "tags", right=["best"])
     for study in studies:
         made.add_row(
             study["name"],
-            study["state"],
+            f"{study['state']}, archived" if study["archived_at"] else study["state"],
             counts_line(study["counts"]),
             number((study["best"] or {}).get("value")) if study["direction"] else "see show",
             study["objective"] or "ask and tell",
+            ", ".join(study["tags"]),
         )
-    console().print(made if studies else "No studies yet; launch one with: hpo study create")
+    console().print(made if studies else _nothing(query))
+
+
+def _nothing(query: dict[str, Any]) -> str:
+    if any(query[name] for name in ("state", "tag", "name_prefix")):
+        return "No study is like that; list all with: hpo study list --archived any"
+    if query["archived"] == Archiving.TRUE:
+        return "No study is archived."
+    return "No studies here; launch one with: hpo study create"
 
 
 def show(
@@ -120,6 +154,8 @@ def _print_facts(out: Any, study: dict[str, Any]) -> None:
         "pruner": _algorithm(study["pruner"]),
         "seed": str(study["seed"]),
         "settings": _options(study["settings"]),
+        **({"tags": ", ".join(study["tags"])} if study["tags"] else {}),
+        **({"notes": study["notes"]} if study["notes"] else {}),
         "trials": f"{study['n_started']} of {study['budget']['n_trials']} started",
         "time": duration(study["created_at"], study["ended_at"]),
     }

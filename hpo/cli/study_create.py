@@ -35,6 +35,7 @@ Direction = Annotated[
 Sampler = Annotated[str | None, typer.Option(help="tpe, random, grid, cmaes, gp, qmc, nsgaii, …")]
 Pruner = Annotated[str | None, typer.Option(help="median, hyperband, percentile, none, …")]
 Seed = Annotated[int | None, typer.Option(help="Drawn and shown when not given.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; give it once for each.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")]
 
 
@@ -48,6 +49,7 @@ def create(
     pruner: Pruner = None,
     seed: Seed = None,
     settings: Settings = None,
+    tag: Tags = None,
     watch: Watch = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -74,6 +76,7 @@ def create(
         "sampler": sampler,
         "pruner": pruner,
         "seed": seed,
+        "tags": tag,
     }
     document = merged(file, given, pairs(settings, "--set"))
     with Client(url) as client:
@@ -91,7 +94,7 @@ def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -
     """The document of the file with the options put over it. Raises a usage error without any."""
     from hpo.documents import plain_value
 
-    document = _read(file) if file else {}
+    document = read_file(file) if file else {}
     document.update({field: value for field, value in given.items() if value is not None})
     if settings:
         values = {key: plain_value(value) for key, value in settings.items()}
@@ -101,7 +104,8 @@ def merged(file: Path | None, given: dict[str, Any], settings: dict[str, str]) -
     return document
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
+    """The document in a file. Raises a usage error when there is none."""
     from hpo.documents import read_document
 
     if str(file) != "-" and not file.is_file():

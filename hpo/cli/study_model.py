@@ -42,7 +42,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
         bar = shown.add_task(title, total=None)
-        yield lambda done, total: shown.update(bar, completed=done, total=total)
+        yield lambda done, total: shown.update(bar, completed=done, total=total or None)
 
 
 def _why_none(client: Client, name: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""`hpo study pause|resume|stop|cancel|extend`: what users change of a study that stands."""
+"""`hpo study pause|resume|stop|cancel|extend|label|archive|unarchive`: changes of a study."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ NTrials = Annotated[
     int | None, typer.Option(min=1, help="Trials in all, with those it has started.")
 ]
 MaxFailed = Annotated[int | None, typer.Option(min=1, help="So many failed trials end it.")]
+Now = Annotated[bool, typer.Option("--now", help="End running trials at once.")]
+NewTags = Annotated[
+    list[str] | None, typer.Option("--tag", help="Its tags from now on; give it once for each.")
+]
+Untag = Annotated[bool, typer.Option("--no-tags", help="Take all tags away.")]
+Notes = Annotated[str | None, typer.Option(help="Its notes from now on; an empty text for none.")]
 Timeout = Annotated[float | None, typer.Option(help="How long it may run in all, without pauses.")]
 
 
@@ -49,13 +55,60 @@ def stop(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
     _change(url, lambda client: client.stop_study(name), as_json=as_json)
 
 
-def cancel(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def cancel(
+    name: StudyName, now: Now = False, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> None:
     """Cancel a study: no trial begins, running ones end at their next report.
+
+    With --now they end at once in the database, and their processes within seconds.
 
     Examples:
       hpo study cancel first
+      hpo study cancel first --now
     """
-    _change(url, lambda client: client.cancel_study(name), as_json=as_json)
+    _change(url, lambda client: client.cancel_study(name, now=now), as_json=as_json)
+
+
+def archive(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Leave a study that has ended or is paused out of lists; it can be shown all the same.
+
+    Examples:
+      hpo study archive first
+      hpo study list --archived true
+    """
+    _change(url, lambda client: client.archive_study(name), as_json=as_json)
+
+
+def unarchive(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List an archived study again, and let it go on.
+
+    Examples:
+      hpo study unarchive first
+    """
+    _change(url, lambda client: client.unarchive_study(name), as_json=as_json)
+
+
+def label(
+    name: StudyName,
+    tag: NewTags = None,
+    untag: Untag = False,
+    notes: Notes = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give a study other tags, or other notes.
+
+    Examples:
+      hpo study label first --tag baseline --tag paper --notes "the one of May"
+      hpo study label first --no-tags
+    """
+    if tag and untag:
+        raise typer.BadParameter("give --tag or --no-tags")
+    given = {"tags": tag or ([] if untag else None), "notes": notes}
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not changes:
+        raise typer.BadParameter("give --tag, --no-tags or --notes")
+    _change(url, lambda client: client.amend_study(name, changes), as_json=as_json)
 
 
 def extend(
@@ -92,6 +145,7 @@ def _change(url: str, change: Callable[[Client], dict[str, Any]], *, as_json: bo
         return print_json(study)
     n_running = study["counts"]["RUNNING"] - study["awaiting_attempt"]
     budget = f"{study['n_started']} of {study['budget']['n_trials']} trials started"
-    typer.echo(f"Study {study['name']} is {study['state']}: {budget}, {n_running} running.")
+    state = f"{study['state']}, archived" if study["archived_at"] else study["state"]
+    typer.echo(f"Study {study['name']} is {state}: {budget}, {n_running} running.")
     if study["reason"]:
         typer.echo(study["reason"])

@@ -8,7 +8,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from hpo.choices import to_label
-from hpo.conditions import is_active
+from hpo.conditions import drawing_order, is_active
 from hpo.search.options import known
 from hpo.search.spaces import distribution_of
 from hpo.space import Categorical, FloatRange, IntRange, Parameter, Space
@@ -32,6 +32,27 @@ def point_faults(space: Space | None, params: Mapping[str, Any]) -> Iterator[tup
             yield name, "is not part of a trial with these values; see its condition (when)"
         elif not _is_plain(value):
             yield name, f"must be a number of at most {MAX_EXACT}, got {value!r:.60}"
+
+
+def misfits(space: Space | None, params: Mapping[str, Any]) -> list[str]:
+    """The parameters that keep the values of a finished trial out of a space; none: it fits.
+
+    Such a trial has each parameter that the space draws with its values, and no other one.
+    """
+    if space is None:
+        return []
+    held: dict[str, Any] = {}
+    found: dict[str, None] = {}
+    for name in drawing_order(space):
+        if not is_active(space[name], held):
+            continue
+        if name in params and _holds(space[name], params[name]):
+            held[name] = params[name]
+        else:
+            found[name] = None
+    # Behind a value that does not fit, conditions are not judged.
+    others = (name for name in params if name not in held and not (found and name in space))
+    return list(found | dict.fromkeys(others))
 
 
 def _is_ruled_out(parameter: Parameter, params: Mapping[str, Any]) -> bool:

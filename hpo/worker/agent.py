@@ -28,7 +28,7 @@ from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import delays
 from hpo.worker.probe import describe_node
 from hpo.worker.signals import Ended, Signals
-from hpo.worker.sweep import sweep
+from hpo.worker.sweep import Sweeper
 
 # A stop waits for polls in flight, so they are short; the API looks for work once a second anyway.
 POLL_SECONDS = 2.0
@@ -37,7 +37,6 @@ FAULT_PAUSE_SECONDS = 1.0
 # The end of the grace period: SIGKILL after END_SECONDS, then the last outcomes are delivered.
 EXPIRE_SECONDS = END_SECONDS + 2.0
 GIVE_UP_SECONDS = 1.0
-SWEEP_SECONDS = 1800.0
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +63,7 @@ class Agent:
         self._lock = threading.Lock()
         self.draining = draining or threading.Event()
         self._stopped = threading.Event()
+        self._sweeper = Sweeper(self._options.checkpoints, client, is_held=self._holds)
 
     def register(self) -> bool:
         """Registers, however long the API is away; False when draining began before.
@@ -88,7 +88,7 @@ class Agent:
         """Serves the slots until draining is over."""
         heartbeat = threading.Thread(target=self._beat, name="hpo-heartbeat", daemon=True)
         heartbeat.start()
-        threading.Thread(target=self._sweep_often, name="hpo-sweep", daemon=True).start()
+        threading.Thread(target=self._sweeper.serve, name="hpo-sweep", daemon=True).start()
         threads = [
             threading.Thread(
                 target=self._serve_slot, args=(slot,), name=f"hpo-slot-{slot.index}", daemon=True
@@ -100,6 +100,7 @@ class Agent:
         self.draining.wait()
         self._drain(threads)
         self._stopped.set()
+        self._sweeper.stop()
         heartbeat.join(GIVE_UP_SECONDS)
 
     def drain(self) -> None:
@@ -179,6 +180,7 @@ class Agent:
                 attempt = self._held.get(token)
             if attempt is not None:
                 attempt.lose("its lease is lost")
+        self._sweeper.tell(answer["deleted"])
 
     def _lose_after_too_long(self, away_since: float) -> None:
         limit = self._options.max_offline_seconds
@@ -186,16 +188,8 @@ class Agent:
             for attempt in self._attempts():
                 attempt.lose(f"the API was away for more than {limit:g} s")
 
-    def _sweep_often(self) -> None:
-        while True:
-            try:
-                sweep(self._options.checkpoints, self._client)
-            except (HpoError, OSError) as error:
-                logger.debug("old checkpoints stay for now: %s", error)
-            except Exception:
-                logger.exception("old checkpoints could not be removed")
-            if self._stopped.wait(SWEEP_SECONDS):
-                return
+    def _holds(self, study_uuid: str) -> bool:
+        return any(attempt.claim.study_uuid == study_uuid for attempt in self._attempts())
 
     def _serve_slot(self, slot: Slot) -> None:
         while not self.draining.is_set():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 from hpo.worker.claim import Claim
 
@@ -49,6 +50,15 @@ def remove_trial_folder(root: Path, study_uuid: str, number: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # other trials are still there
         folder.parent.rmdir()
+
+
+def remove_study_folder(root: Path, study_uuid: UUID) -> bool:
+    """Removes all checkpoints of a study that was deleted; whether there were any."""
+    folder = root.resolve() / str(study_uuid)
+    if not folder.is_dir():
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 def _folder_of(root: Path, claim: Claim) -> Path:

@@ -598,7 +598,7 @@ def test_a_study_that_another_program_deleted_is_swept_up(
     create()
     claimed = claim()
     optuna.delete_study(study_name="demo", storage=stock)
-    store.claims.reap()
+    store.deleting.purge()
     with pytest.raises(NotFound):
         store.studies.get("demo")
     with pytest.raises(NotFound):

@@ -94,7 +94,7 @@ def test_a_deleted_study_is_told(store: Store, create: Callable[..., Any], stock
     create()
     after = store.events.head()
     stock.delete_study(stock.get_study_id_from_name("demo"))
-    store.claims.reap()
+    store.deleting.purge()
     (event,) = store.events.after(after)
     assert (event.kind, event.study_name) == (EventKind.STUDY_DELETED, "demo")
 

@@ -159,6 +159,7 @@ ALLOWED = {
     StudyState.STOPPED: {"stop", "cancel"},
     StudyState.COMPLETED: set(),
     StudyState.FAILED: set(),
+    StudyState.DELETING: set(),
 }
 
 
@@ -174,6 +175,8 @@ def bring_to(store: Store, held: Claimed, state: StudyState) -> None:
         store.claims.complete(lease_of(held), 1.0, {})
     elif state is StudyState.FAILED:
         store.claims.fail(lease_of(held), OBJECTIVE_ERROR, {})
+    elif state is StudyState.DELETING:
+        store.deleting.mark("demo", force=True)
     assert store.studies.get("demo").state is state
 
 

@@ -422,7 +422,7 @@ class TestSweep:
         create()
         perform(store, claim(), 1.0)
         optuna.delete_study(study_name="demo", storage=stock)
-        store.claims.reap()
+        store.deleting.purge()
         assert store.models.sweep() == 1
         assert files(folder) == []
 

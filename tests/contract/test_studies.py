@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy as sa
 from optuna.storages import RDBStorage
 
 from hpo.errors import NoCompletedTrial, NotFound, StudyExists
@@ -16,7 +19,8 @@ from hpo.space import FloatRange, IntRange
 from hpo.study import Algorithm, Direction, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Failure, Measurement, Reason, TrialState
 from storage.records import Claimed, Lease
-from storage.store import Store
+from storage.store import Store, open_store
+from storage.studies import Filter
 from tests.builders import definition, lease_of, register
 
 Create = Callable[..., StudyDefinition]
@@ -97,7 +101,7 @@ def test_studies_are_listed_page_by_page_newest_first(store: Store, create: Crea
         if (after := page.next) is None:
             break
     assert names == [f"study-{index}" for index in (4, 3, 2, 1, 0)]
-    assert store.studies.page(states=[StudyState.COMPLETED]).items == []
+    assert store.studies.page(Filter(states=[StudyState.COMPLETED])).items == []
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -234,3 +238,23 @@ def test_blocked_says_why_nobody_can_serve_a_study(store: Store, create: Create)
     assert "--allow 'mine.train'" in (store.studies.get("demo").blocked or "")
     register(store, allow=("mine.*",))
     assert store.studies.get("demo").blocked is None
+
+
+def test_showing_a_study_reads_no_table_of_trials_from_end_to_end(sqlite_url: str) -> None:
+    """SQLite plans without statistics; once it looked through hpo_trial for each trial."""
+    store = open_store(sqlite_url)
+    store.prepare()
+    store.studies.create(definition(), given=frozenset())
+    engine, plans = store._database.engine, []
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def explain(connection: Any, _cursor: Any, statement: str, given: Any, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            cursor = connection.connection.cursor()
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", given)
+            plans.extend(row[3] for row in cursor)
+
+    store.studies.get("demo")
+    store.close()
+    assert any(plan.startswith("SEARCH hpo_trial") for plan in plans)
+    assert [plan for plan in plans if re.match(r"SCAN (hpo_)?trial", plan)] == []

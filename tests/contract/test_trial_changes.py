@@ -314,7 +314,7 @@ class TestExclude:
     ) -> None:
         store.trial_changes.exclude("demo", 9, "")
         optuna.delete_study(study_name="demo", storage=stock)
-        store.claims.reap()
+        store.deleting.purge()
         create(n_trials=20)
         for _ in range(10):
             store.claims.complete(lease_of(claim()), 1.0, {})

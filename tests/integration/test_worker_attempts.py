@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -472,3 +473,21 @@ def test_a_worker_without_old_checkpoints_asks_nothing(
     with working(service, children, tmp_path):
         service.wait_for("heartbeat")
     assert not service.questions
+
+
+def test_checkpoints_of_a_deleted_study_go_when_its_children_have_ended(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    deleted, held, unknown = (str(uuid.uuid4()) for _ in range(3))
+    for study in (deleted, held, unknown):
+        (tmp_path / study / "7" / "attempt-1").mkdir(parents=True)
+    claim = service.offer("samples:gentle", study_uuid=held)
+    with working(service, children, tmp_path):
+        service.wait_for("report")
+        service.deleted = [deleted, held]
+        await_fact(lambda: not (tmp_path / deleted).exists())
+        service.wait_for("heartbeat", len(service.all("heartbeat")) + 2)
+        assert (tmp_path / held).exists(), "its child may still write there"
+        service.lost_tokens.add(claim["token"])
+        await_fact(lambda: not (tmp_path / held).exists())
+    assert (tmp_path / unknown / "7" / "attempt-1").exists()

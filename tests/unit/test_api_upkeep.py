@@ -20,8 +20,8 @@ class ScriptedStore:
     """Answers `prepare` and `reap` from a script, the last line for ever."""
 
     def __init__(self, prepare: list[Exception | None], reap: list[Exception | int]) -> None:
-        self.claims = self.models = self.events = self
-        self.n_sweeps = 0
+        self.claims = self.models = self.events = self.deleting = self
+        self.n_sweeps = self.n_purges = 0
         self.prunes: list[bool] = [True, True, False]
         self._prepare, self._reap = prepare, reap
         self.threads: set[int] = set()
@@ -31,6 +31,10 @@ class ScriptedStore:
 
     def reap(self) -> int:
         return int(self._next(self._reap) or 0)
+
+    def purge(self) -> int:
+        self.n_purges += 1
+        return 0
 
     def sweep(self) -> int:
         self.n_sweeps += 1
@@ -168,3 +172,17 @@ def test_old_events_are_dropped_bite_by_bite() -> None:
     store = ScriptedStore([None], [0])
     upkeep = make(store, Doorbell(), reap_seconds=0.001)
     asyncio.run(keep_until(upkeep, lambda: not store.prunes))
+
+
+def test_a_study_to_delete_does_not_wait_for_its_turn() -> None:
+    store = ScriptedStore([None], [0])
+    upkeep = make(store, Doorbell(), reap_seconds=3600.0)
+
+    def is_purged() -> bool:
+        if is_prepared(upkeep) and not store.n_purges:
+            asker = threading.Thread(target=upkeep.hurry)
+            asker.start()
+            asker.join()
+        return store.n_purges > 0
+
+    asyncio.run(keep_until(upkeep, is_purged))

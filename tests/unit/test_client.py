@@ -7,7 +7,7 @@ import http.server
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +290,59 @@ class TestModels:
         assert (request.method, request.url.path) == ("PUT", "/v1/studies/digits/trials/3/model")
         assert request.headers["Lease-Token"] == "secret"
         assert request.headers["Content-Length"] == "7"
+
+
+class TestCopies:
+    """Studies come and go as files."""
+
+    def test_an_export_is_whole_or_not_at_all(self, tmp_path: Path) -> None:
+        file, told = tmp_path / "digits.json", list[int]()
+        with answering({"format": 1}) as client:
+            client.export_study("digits", file, on_bytes=told.append)
+        assert json.loads(file.read_bytes()) == {"format": 1}
+        assert told[-1] == file.stat().st_size
+
+        def broken(_: httpx2.Request) -> httpx2.Response:
+            def pieces() -> Iterator[bytes]:
+                yield b"half"
+                raise httpx2.RemoteProtocolError("peer closed connection")
+
+            return httpx2.Response(200, content=pieces())
+
+        with client_for(broken) as client, pytest.raises(Unavailable):
+            client.export_study("digits", file)
+        assert json.loads(file.read_bytes()) == {"format": 1}
+        assert [path.name for path in tmp_path.iterdir()] == ["digits.json"]
+
+    def test_an_import_sends_the_file_as_it_is(self, tmp_path: Path) -> None:
+        file, requests = tmp_path / "digits.json", list[httpx2.Request]()
+        file.write_bytes(b'{"format": 1}' + b" " * 3_000_000)
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            assert request.read() == file.read_bytes()
+            requests.append(request)
+            return httpx2.Response(201, json={"n_trials": 0})
+
+        with client_for(answer) as client:
+            assert client.import_study(file, name="other", key="k") == {"n_trials": 0}
+        assert requests[0].url.params["name"] == "other"
+        assert requests[0].headers["Content-Length"] == str(file.stat().st_size)
+        assert requests[0].headers["Idempotency-Key"] == "k"
+
+    def test_clones_and_warm_starts_have_their_paths(self) -> None:
+        sent: list[tuple[str, Any]] = []
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            sent.append((request.url.path, json.loads(request.read())))
+            return httpx2.Response(201, json={})
+
+        with client_for(answer) as client:
+            client.clone_study("a", "b", {"n_trials": 3}, import_trials=False)
+            client.warm_start("b", "a", k=2)
+            client.adopt_study({"name": "theirs"})
+        clone = {"name": "b", "changes": {"n_trials": 3}, "import_trials": False}
+        assert sent == [
+            ("/v1/studies/a/clone", clone),
+            ("/v1/studies/b/warm-start", {"from": "a", "k": 2, "extend": False}),
+            ("/v1/studies/adopt", {"name": "theirs"}),
+        ]

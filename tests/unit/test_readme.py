@@ -54,6 +54,13 @@ def command_lines() -> list[list[str]]:
 
 
 COMMAND_LINES = command_lines()
+# What commands take that a study's name is not enough for.
+WORDS = {
+    "clone": ["digits", "digits-2"],
+    "warm-start": ["digits-2", "digits"],
+    "import": ["README.md"],
+    "adopt": ["-f", "README.md"],
+}
 
 
 def lines_of(program: str) -> list[Any]:
@@ -195,17 +202,22 @@ def test_the_built_in_objectives_are_the_ones_that_exist() -> None:
 def test_changes_of_a_study_are_the_ones_that_exist(
     client: TestClient, parse_command: Callable[..., Any]
 ) -> None:
-    rows = re.findall(r"^\| `(\w+) (/v1/\S+)` \| `(\w+)` \|", README, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+) (/v1/\S+)` \| `([\w-]+)` \|", README, flags=re.MULTILINE)
     paths = client.get("/openapi.json").json()["paths"]
     documented = {(method, path) for method, path, _ in rows}
-    changing = {("PATCH", "/v1/studies/{study}")} | {
+    changing = {
+        *((verb, "/v1/studies/{study}") for verb in ("PATCH", "DELETE")),
+        ("GET", "/v1/studies/{study}/export"),
+    } | {
         ("POST", path)
         for path, methods in paths.items()
-        if re.fullmatch(r"/v1/studies/{study}/(?!ask)\w+", path) and "post" in methods
+        if re.fullmatch(r"/v1/studies/({study}/(?!ask)[\w-]+|import|adopt)", path)
+        and "post" in methods
     }
     assert documented == changing
     for *_, word in rows:
-        assert parse_command(["hpo", "study", word, "digits"]) is not None
+        words = WORDS.get(word, ["digits"])
+        assert parse_command(["hpo", "study", word, *words]) is not None
 
 
 def test_what_is_done_with_trials_and_shown_of_studies_is_what_exists(

@@ -31,6 +31,17 @@ def upgrade() -> None:
         sa.UniqueConstraint("token"),
     )
     op.create_table(
+        "hpo_deleted_study",
+        sa.Column("uuid", sa.String(length=36), nullable=False),
+        sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("uuid"),
+    )
+    with op.batch_alter_table("hpo_deleted_study") as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_hpo_deleted_study_deleted_at"), ["deleted_at"], unique=False
+        )
+
+    op.create_table(
         "hpo_exclusion",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
@@ -149,6 +160,9 @@ def upgrade() -> None:
         sa.Column("ran_seconds", sa.Double(), nullable=False),
         sa.Column("running_since", sa.DateTime(timezone=True), nullable=True),
         sa.Column("stop_reason", sa.String(length=32), nullable=True),
+        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("notes", sa.Text(), nullable=False),
+        sa.Column("archived_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("history_revision", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
@@ -158,6 +172,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("hpo_study") as batch_op:
         batch_op.create_index(batch_op.f("ix_hpo_study_state"), ["state"], unique=False)
+        batch_op.create_index(batch_op.f("ix_hpo_study_study_id"), ["study_id"], unique=False)
 
     op.create_table(
         "hpo_trial",

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from tests.api_kit import Node, read, serving
+from tests.api_kit import Node, await_fact, read, serving
 
 
 def dashboard_id(client: TestClient, name: str) -> int:
@@ -96,7 +96,7 @@ def test_the_service_answers_for_its_own_paths(client: TestClient) -> None:
     for path in ("/v1", "/v1/", "/v1/nothing", "/v1/nothing/at/all"):
         response = client.get(path)
         assert (response.status_code, read(response)["code"]) == (404, "not_found")
-    response = client.delete("/v1/studies/x")
+    response = client.put("/v1/studies/x")
     assert (response.status_code, read(response)["code"]) == (405, "method_not_allowed")
     for path in ("/nothing", "/docs/nothing", "/dashboards"):
         assert read(client.get(path))["code"] == "not_found"
@@ -158,3 +158,23 @@ def test_writes_go_through_when_they_are_allowed(
             "/api/studies", json={"study_name": uuid.uuid4().hex, "directions": ["minimize"]}
         )
         assert named.status_code == 201
+
+
+def test_a_study_with_a_deleted_ones_id_is_shown_as_it_is(
+    new_database: Callable[[str], str],
+) -> None:
+    def shown(client: TestClient, node: Node, parameter: str) -> tuple[int, list[str]]:
+        space = {parameter: {"type": "float", "low": 0.0, "high": 1.0}}
+        node.launch(name="demo", space=space, n_trials=1)
+        node.send(node.claim(), "complete", value=0.5)
+        number = dashboard_id(client, "demo")
+        detail = client.get(f"/api/studies/{number}", params={"after": 0}).json()
+        return number, [found["name"] for found in detail["union_search_space"]]
+
+    with serving(new_database("sqlite")) as client:
+        node = Node(client)
+        first, names = shown(client, node, "x")
+        assert names == ["x"]
+        assert client.delete("/v1/studies/demo").status_code == 202
+        await_fact(lambda: client.get("/v1/studies/demo").status_code == 404)
+        assert shown(client, node, "y") == (first, ["y"])

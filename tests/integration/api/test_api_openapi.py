@@ -14,10 +14,12 @@ from api.schemas.points import EnqueueBody
 from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.schemas.tokens import TokenCreate
+from api.schemas.transfer import CloneBody, WarmStartBody
 from api.schemas.workers import WorkerRegister
 from hpo.version import __version__
 from storage.store import Store
 
+STUDY_VERBS = ["pause", "resume", "stop", "cancel", "archive", "unarchive"]
 TRIAL = "/v1/studies/{study}/trials/{number}"
 ROUTES = {
     "DELETE /v1/tokens/{name}",
@@ -41,7 +43,10 @@ ROUTES = {
     *(f"{method} {TRIAL}/model" for method in ["GET", "POST", "PUT"]),
     f"POST {TRIAL}/log",
     "PATCH /v1/studies/{study}",
-    *(f"POST /v1/studies/{{study}}/{verb}" for verb in ["pause", "resume", "stop", "cancel"]),
+    *(f"POST /v1/studies/{{study}}/{verb}" for verb in STUDY_VERBS),
+    "DELETE /v1/studies/{study}",
+    *(f"POST /v1/studies/{w}" for w in ["import", "adopt", "{study}/clone", "{study}/warm-start"]),
+    "GET /v1/studies/{study}/export",
     "POST /v1/claims",
     "POST /v1/studies/{study}/ask",
     "POST /v1/studies",
@@ -105,7 +110,10 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [StudyCreate, StudyAmend, EnqueueBody, WorkerRegister, ClaimBody, ReportBody, TokenCreate],
+    [
+        *(StudyCreate, StudyAmend, EnqueueBody, CloneBody, WarmStartBody),
+        *(WorkerRegister, ClaimBody, ReportBody, TokenCreate),
+    ],
 )
 def test_examples_are_valid(document: dict[str, Any], body: Any) -> None:
     examples = document["components"]["schemas"][body.__name__]["examples"]

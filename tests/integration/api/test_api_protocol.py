@@ -104,7 +104,7 @@ def test_a_heartbeat_names_the_tokens_that_are_lost(client: TestClient, node: No
     claim = node.claim()
     path = f"/v1/workers/{node.id}/heartbeat"
     response = client.post(path, json={"tokens": [claim["token"], "gone"]})
-    assert read(response) == {"lost": ["gone"], "commands": []}
+    assert read(response) == {"lost": ["gone"], "deleted": []}
 
 
 def test_registering_again_is_the_same_worker(client: TestClient, node: Node) -> None:
