@@ -132,9 +132,14 @@ def _named(algorithm: Any) -> Any:
 AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
+NewName = Annotated[str, AfterValidator(study_name), spelled(STUDY_NAME.pattern)]
 Priority = Annotated[int, Field(strict=True, ge=-MAX_INT, le=MAX_INT), WHOLE]
 Tag = Annotated[Name, Field(max_length=MAX_TAG)]
-Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(_different)]
+Tags = Annotated[
+    list[Tag],
+    Field(max_length=MAX_TAGS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_different),
+]
 Notes = Annotated[Text, Field(max_length=MAX_NOTES)]
 ObjectivePath = Annotated[
     str, Field(max_length=200), AfterValidator(_objective_path), spelled("[^:]+:[^:]+")
@@ -149,7 +154,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(study_name), spelled(STUDY_NAME.pattern)]
+    name: NewName
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
