@@ -208,7 +208,7 @@ def test_a_warm_start_from_a_study_without_results_enqueues_nothing(
     create()
     create(name="target")
     assert store.cloning.warm_start("target", "demo", 5, ONCE).numbers == []
-    assert store.studies.get("target").counts == {}
+    assert sum(store.studies.get("target").counts.values()) == 0
 
 
 def test_a_warm_start_needs_the_same_directions(store: Store, create: Create) -> None:
