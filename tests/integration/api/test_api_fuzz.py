@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from hpo.access import Role
 from tests.api_kit import Running
@@ -51,6 +52,11 @@ def test_every_answer_is_as_the_openapi_document_says(
     finally:
         running.stop()
     assert found.returncode == 0, found.stdout
+
+
+def test_a_null_character_in_a_path_leads_nowhere(client: TestClient) -> None:
+    for method, path in [("DELETE", "/v1/tokens/%00"), ("GET", "/v1/studies/%00")]:
+        assert client.request(method, path).status_code == 404, path
 
 
 def fuzz(url: str, *options: str) -> subprocess.CompletedProcess[str]:
