@@ -28,15 +28,16 @@ from api.errors import InvalidRequest
 from api.faults import Fault, Faults, fault_of, top_of
 from api.schemas.base import (
     MAX_INT,
+    WHOLE,
     Body,
     Count,
-    Int,
     JsonObject,
     LimitSeconds,
     Name,
     Seconds,
     Text,
     json_document,
+    spelled,
 )
 from api.schemas.space import SpaceBody, to_space
 from hpo.errors import InvalidField
@@ -131,11 +132,18 @@ def _named(algorithm: Any) -> Any:
 AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
-Priority = Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)]
+NewName = Annotated[str, AfterValidator(study_name), spelled(STUDY_NAME.pattern)]
+Priority = Annotated[int, Field(strict=True, ge=-MAX_INT, le=MAX_INT), WHOLE]
 Tag = Annotated[Name, Field(max_length=MAX_TAG)]
-Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(_different)]
+Tags = Annotated[
+    list[Tag],
+    Field(max_length=MAX_TAGS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_different),
+]
 Notes = Annotated[Text, Field(max_length=MAX_NOTES)]
-ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_path)]
+ObjectivePath = Annotated[
+    str, Field(max_length=200), AfterValidator(_objective_path), spelled("[^:]+:[^:]+")
+]
 
 
 class StudyCreate(Body):
@@ -146,7 +154,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(study_name)]
+    name: NewName
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
@@ -160,7 +168,7 @@ class StudyCreate(Body):
     sampler: AlgorithmChoice | None = None
     pruner: AlgorithmChoice | None = None
     settings: JsonObject | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE] | None = None
     metric: Name | None = None
     metrics: Annotated[list[Name], Field(min_length=1, max_length=10)] | None = None
     max_steps: Count | None = None
@@ -169,7 +177,7 @@ class StudyCreate(Body):
     retry_backoff_seconds: Annotated[Seconds, Field(le=3600)] | None = None
     on_diverged: OnFault | None = None
     on_out_of_memory: OnFault | None = None
-    keep_models: Annotated[Int, Field(ge=0, le=MAX_MODELS)] | None = None
+    keep_models: Annotated[int, Field(strict=True, ge=0, le=MAX_MODELS), WHOLE] | None = None
     replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
     tags: Tags | None = None

@@ -256,6 +256,15 @@ def test_a_warm_start_tries_the_best_that_fit(
     assert store.cloning.warm_start("target", "demo", 1, Request(extend=True)).numbers == [2]
 
 
+def test_a_warm_start_from_a_study_without_results_enqueues_nothing(
+    store: Store, create: Create
+) -> None:
+    create()
+    create(name="target")
+    assert store.cloning.warm_start("target", "demo", 5, ONCE).numbers == []
+    assert sum(store.studies.get("target").counts.values()) == 0
+
+
 def test_a_warm_start_needs_the_same_directions(store: Store, create: Create) -> None:
     create()
     create(name="up", direction=Direction.MAXIMIZE)
