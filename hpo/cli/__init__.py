@@ -5,11 +5,19 @@ Each command imports what it needs when it is called, so that `hpo --help` answe
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from hpo.cli.app import app
 from hpo.errors import HpoError
 from hpo.exits import Exit
+
+# What to do after a refusal of the service, by the first word of the command and the code.
+NEXT_STEPS = {
+    ("study", "not_found"): "hpo study list shows the studies, hpo study show STUDY --trials the "
+    "trials of one.",
+}
 
 
 def main() -> None:
@@ -19,9 +27,16 @@ def main() -> None:
     except KeyboardInterrupt:  # before a command listens for it
         raise SystemExit(Exit.INTERRUPTED) from None
     except (HpoError, OSError) as error:
-        text = str(error)
+        text = f"{error}{_next_step(error)}"
         # Several faults stand on a line each.
         typer.secho(
             "\n".join(["error:", text]) if "\n" in text else f"error: {text}", err=True, fg="red"
         )
         raise SystemExit(getattr(error, "exit_code", Exit.FAILED)) from None
+
+
+def _next_step(error: Exception) -> str:
+    if not hasattr(error, "problem"):  # not the service's: such an error names its cure itself
+        return ""
+    found = NEXT_STEPS.get(("".join(sys.argv[1:2]), getattr(error, "code", "")))
+    return f" {found}" if found else ""

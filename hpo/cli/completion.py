@@ -30,7 +30,7 @@ def study_names(url: str, prefix: str, patience_seconds: float = PATIENCE_SECOND
             from hpo.client import Client
 
             with Client(url, timeout_seconds=patience_seconds) as client:
-                studies = client.studies(name_prefix=prefix, archived="any")
+                studies = client.studies(name_prefix=prefix or None, archived="any")
                 found.extend(study["name"] for study in itertools.islice(studies, SHOWN_NAMES))
 
     # The client's time is that of each read; this one is of all of them, and of the import.

@@ -53,7 +53,12 @@ def list_studies(
     from hpo.client import Client
 
     with Client(url) as client:
-        query = {"state": state, "tag": tag, "name_prefix": name_prefix, "archived": archived.value}
+        query = {
+            "state": state,
+            "tag": tag,
+            "name_prefix": name_prefix or None,
+            "archived": archived.value,
+        }
         studies = list(client.studies(**query))
     if as_json:
         return print_json(studies)
