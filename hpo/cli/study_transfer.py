@@ -191,8 +191,8 @@ def adopt(
 ) -> None:
     """Go on with a study of plain Optuna in the service's database.
 
-    Its trials are history and no part of the budget. End the programs that work on it
-    first: trials they left running become FAIL.
+    Its trials are history and no part of the budget. First end the programs that
+    work on it: trials they left running become FAIL.
 
     Examples:
       hpo study adopt -f study.yaml

@@ -120,7 +120,7 @@ def _change_trials(service: Service, call: Call) -> None:
     service.client.create_study({**asked, "space": space})
     with service.client.ask("asked") as trial:
         trial.complete([1.0, 2.0])
-    service.client.ask("asked")
+    service.client.post_ask("asked", {"lease_seconds": 600.0})  # trial 1, which runs from now on
     told = call("study", "cancel-trial", "asked", "1", as_json=False)
     assert told[0].endswith("or when none comes, after the API's --lease-seconds.")
     assert call("study", "requeue", "asked", "0")[0]["numbers"] == [2]
