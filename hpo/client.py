@@ -19,6 +19,7 @@ import httpx2
 
 from hpo.access import Role, token_of
 from hpo.errors import HpoError, Unavailable
+from hpo.exits import Exit
 from hpo.files import written_aside
 from hpo.numbers import decode_number, strict
 
@@ -53,7 +54,7 @@ class ApiError(HpoError):
 class AccessDenied(ApiError):
     """The service asks for a token, or for one of another role."""
 
-    exit_code = 3  # of the command line
+    exit_code = Exit.DENIED  # of the command line
 
 
 class _Bearer(httpx2.Auth):
@@ -334,10 +335,19 @@ class Client:
         return _decoded_trial(self._get(_trial_path(name, number)))
 
     def log(
-        self, name: str, number: int, *, tail: int | None = None, attempt: int | None = None
+        self,
+        name: str,
+        number: int,
+        *,
+        tail: int | None = None,
+        attempt: int | None = None,
+        after: int | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """What a trial's attempts have written, chunk by chunk; `tail` for the last lines only."""
-        query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt}
+        """What a trial's attempts have written, chunk by chunk; `tail` for the last lines only.
+
+        `after` is the id of the last chunk seen.
+        """
+        query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt, "after": after}
         return self._pages(f"{_trial_path(name, number)}/log", query)
 
     def enqueue(
