@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpo.client import Client
 
-PATIENCE_SECONDS = 15.0  # as long as a service may take to start again
+PATIENCE_SECONDS = 30.0  # as long as a service may take to start again
 LOOK_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -107,7 +107,6 @@ class Study:
 
         With `check` a study that has failed raises StudyFailed.
         """
-        self.refresh()
         with study_bar(self.document) if progress else contextlib.nullcontext(_nothing) as show:
             self.document = wait(
                 self._client,
@@ -132,7 +131,8 @@ class Study:
         except ImportError:
             raise ImportError("Study.dataframe needs pandas: pip install pandas") from None
         table = pandas.json_normalize(self.trials(state), max_level=1)
-        return table.set_index("number") if len(table) else table
+        lists = ["curve", "attempts"]  # asked for by `trials`
+        return table.set_index("number").drop(columns=lists) if len(table) else table
 
     def events(
         self, *, after: str | None = None, kinds: tuple[str, ...] = (), until: str | None = None
