@@ -26,6 +26,7 @@ from hpo.numbers import decode_number, strict
 if TYPE_CHECKING:
     from hpo.ask import AskedTrial
     from hpo.events import Event
+    from hpo.handle import GivenSpace, Study
 
 PAGE_LIMIT = 500
 STUDY_PAGE_LIMIT = 50
@@ -91,6 +92,7 @@ class Client:
         self.url = url.rstrip("/")
         self._token = token if token is not None else token_of(os.environ)
         self._timeout_seconds = timeout_seconds
+        self._at_close = contextlib.ExitStack()
         self._http = httpx2.Client(
             timeout=timeout_seconds,
             auth=_Bearer(self._secret),
@@ -101,6 +103,20 @@ class Client:
             trust_env=not _is_loopback(self.url),
         )
 
+    @classmethod
+    def local(cls, data: Path | str = "hpo-data", **options: Any) -> Client:
+        """Starts `hpo up` on a free port and answers a client of it; closing ends the service.
+
+        It ends with this process, too, and its studies stay in `data`. The options are those of
+        `hpo up`: `slots=2`, `code="my_project"`, `allow=["my_models"]`, `settings={"epochs": 5}`.
+        """
+        from hpo.local import start_service
+
+        url, end = start_service(Path(data), options)
+        client = cls(url)
+        client._at_close.callback(end)
+        return client
+
     def __enter__(self) -> Client:
         return self
 
@@ -108,8 +124,40 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._http.close()
+        """Closes the connections, and ends the service that `local` has started."""
+        with self._at_close:
+            self._http.close()
+
+    def launch(
+        self,
+        *,
+        name: str,
+        n_trials: int,
+        objective: str | None = None,
+        space: GivenSpace | None = None,
+        direction: str | None = None,
+        settings: Document | None = None,
+        sampler: str | Document | None = None,
+        pruner: str | Document | None = None,
+        **fields: Any,
+    ) -> Study:
+        """Launches a study, or opens the one that was launched so before; waits for an outage.
+
+        `objective` is `module:name` as a worker imports it; without one programs ask for trials.
+        `fields` are others of the study document, such as `seed`, `tags` or `max_failed_trials`.
+        Raises ApiError with code `study_exists` when the name belongs to another definition.
+        """
+        from hpo.handle import launch
+
+        named = {"name": name, "n_trials": n_trials, "objective": objective, "direction": direction}
+        algorithms = {"settings": settings, "sampler": sampler, "pruner": pruner}
+        return launch(self, {**named, **algorithms, **fields}, space)
+
+    def open(self, name: str) -> Study:
+        """A study as an object. Raises ApiError with code `not_found`."""
+        from hpo.handle import open_study
+
+        return open_study(self, name)
 
     def create_study(
         self, document: Document, *, key: str | None = None

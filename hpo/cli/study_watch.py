@@ -57,8 +57,9 @@ def watch_study(
 ) -> dict[str, Any]:
     """Shows the study until it has ended and returns it. Raises StudyFailed, StillRunning."""
     from hpo.cli.output import console
-    from hpo.cli.progress import StudyFailed, follow, savings
+    from hpo.cli.progress import follow, savings
     from hpo.cli.screens import print_summary, screen
+    from hpo.listening import check_ended_well
 
     out = console()
     with screen(out, as_json=as_json) as show:
@@ -69,6 +70,5 @@ def watch_study(
     study = snapshot.study
     if not as_json:
         print_summary(out, study, savings(client, study))
-    if study["state"] == "failed":
-        raise StudyFailed(f"study {name} failed: {study['reason'] or 'no reason was recorded'}")
+    check_ended_well(study)
     return study
