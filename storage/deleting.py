@@ -103,7 +103,7 @@ def _refuse_living(connection: sa.Connection, study: sa.Row[Any]) -> None:
         return
     raise Conflict(
         f"Study {study.name!r} is {state} and {n_running} of its trials run; stop or cancel it and "
-        "delete it when it has ended, or send force=true, which ends them now.",
+        "delete it when it has ended, or send force=true (--force), which ends them now.",
         study=study.name,
         state=state,
         n_running=n_running,

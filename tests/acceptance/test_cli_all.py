@@ -13,6 +13,7 @@ import pytest
 import typer.main
 
 import hpo.cli
+from hpo.cli.completion import study_names
 from tests.acceptance.conftest import Service
 
 Call = Callable[..., list[Any]]
@@ -67,6 +68,8 @@ def test_each_command_does_what_it_says(
     call("db", "upgrade", "--db", f"sqlite:///{tmp_path / 'other.db'}")
     _look_at_workers(call)
     _run_a_study(call)
+    assert study_names(service.url, "fir", patience_seconds=30) == ["first"]
+    assert study_names(service.url, "", patience_seconds=30) == ["first"]
     _look_at_results(call)
     _change_trials(service, call)
     _change_a_study(call)

@@ -20,7 +20,7 @@ import hpo.client
 from hpo.cli import app
 from hpo.cli.completion import study_names
 from hpo.cli.study_trial import followed
-from hpo.client import AccessDenied
+from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
 
@@ -72,6 +72,22 @@ class TestExits:
         monkeypatch.setattr(hpo.client.Client, "workers", refuse)
         answer = hpo_command("workers")
         assert (answer.code, answer.err) == (Exit.DENIED, "error: This needs an admin.\n")
+
+    @pytest.mark.parametrize(
+        ("words", "cure"),
+        [(["study", "show", "first"], " hpo study list shows"), (["token", "list"], "")],
+    )
+    def test_what_is_not_there_is_told_with_the_next_step(
+        self, hpo_command: Call, monkeypatch: pytest.MonkeyPatch, words: list[str], cure: str
+    ) -> None:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise ApiError(404, {"code": "not_found", "detail": "There is no such thing."})
+
+        for method in ("study", "tokens"):
+            monkeypatch.setattr(hpo.client.Client, method, refuse)
+        answer = hpo_command(*words)
+        assert answer.code == Exit.FAILED
+        assert answer.err.startswith(f"error: There is no such thing.{cure or chr(10)}")
 
     def test_ctrl_c_has_its_own(self) -> None:
         """While it waits for a service that takes connections and says nothing."""
