@@ -127,6 +127,11 @@ def test_refusals_carry_the_problem_document(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         done.dataframe()
+    with hpo.Client(sqlite_service.url) as other_client:
+        closed = other_client.open("asked")
+    for call in (closed.refresh, closed.wait, closed.events, lambda: other_client.open("asked")):
+        with pytest.raises(hpo.HpoError, match="has been closed; make another"):
+            call()
 
 
 @pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
