@@ -7,7 +7,7 @@ objective's descriptor, the sampler and the pruner are still checked.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
@@ -224,29 +224,32 @@ class StudyCreate(Body):
 
     def _directions(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
         """The fields of the definition that say what the values are called and how they count."""
-        metrics, directions = self.metrics, self.directions
-        if directions is None or len(directions) == 1:
-            if metrics is not None and len(metrics) != 1:
-                faults.add("metrics", "must be one name, as there is one direction")
-            only = metrics[0] if metrics else None
-            return {
-                "direction": self._direction(offer, faults),
-                "metric": self.metric or only or offer.metric,
-            }
-        if self.direction is not None:
-            faults.add("direction", "is the only one; leave it out when directions are given")
-        if self.metric is not None:
-            faults.add("metric", "is the only name; give metrics, one for each direction")
-        if offer.direction is not None:
-            faults.add("directions", f"{self.objective!r} says that it has one value")
-        if metrics is not None and len(metrics) != len(directions):
-            faults.add("metrics", f"must be {len(directions)} names, one for each direction")
-            metrics = None
+        if self.directions is not None and len(self.directions) > 1:
+            return self._several_directions(self.directions, offer, faults)
+        if self.metrics is not None and len(self.metrics) != 1:
+            faults.add("metrics", "must be one name, as there is one direction")
+        only = self.metrics[0] if self.metrics else None
         return {
-            "direction": directions[0],
-            "directions": tuple(directions),
-            "metrics": tuple(metrics or ()),
+            "direction": self._direction(offer, faults),
+            "metric": self.metric or only or offer.metric,
         }
+
+    def _several_directions(
+        self, directions: Sequence[Direction], offer: Descriptor, faults: Faults
+    ) -> dict[str, Any]:
+        n_directions, metrics = len(directions), tuple(self.metrics or ())
+        found = {
+            "direction": (self.direction, "is the only one; leave it out beside directions"),
+            "metric": (self.metric, "is the only name; give metrics, one for each direction"),
+            "directions": (offer.direction, f"{self.objective!r} says that it has one value"),
+        }
+        for field, (given, sentence) in found.items():
+            if given is not None:
+                faults.add(field, sentence)
+        if metrics and len(metrics) != n_directions:
+            faults.add("metrics", f"must be {n_directions} names, one for each direction")
+            metrics = ()
+        return {"direction": directions[0], "directions": tuple(directions), "metrics": metrics}
 
     def _direction(self, offer: Descriptor, faults: Faults) -> Direction:
         given = self.direction or (self.directions[0] if self.directions else None)
