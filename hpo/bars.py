@@ -32,7 +32,7 @@ def study_bar(study: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]]
 
 
 def _words(study: Mapping[str, Any]) -> str:
-    best = f"best {study['best']['value']:.6g}" if study["best"] else "no best yet"
+    best = f"best {study['best']['value']:.6g}" if study["best"] else ""
     why = study["reason"] or study["blocked"]
     state = "" if study["state"] == "running" else study["state"]
     return ", ".join(word for word in (best, state, why) if word)

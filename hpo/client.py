@@ -128,6 +128,10 @@ class Client:
         with self._at_close:
             self._http.close()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._http.is_closed
+
     def launch(
         self,
         *,

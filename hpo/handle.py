@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hpo.ask import AskedTrial, insist
 from hpo.bars import n_ended, study_bar
-from hpo.errors import NoCompletedTrial, NotFound
+from hpo.errors import HpoError, NoCompletedTrial, NotFound
 from hpo.events import Event
 from hpo.listening import check_ended_well, wait
 from hpo.space import Parameter, parameter_to_json
@@ -39,12 +39,13 @@ def launch(client: Client, document: Mapping[str, Any], space: GivenSpace | None
     if space is not None:
         given["space"] = {name: _parameter(found) for name, found in space.items()}
     key = uuid.uuid4().hex
-    return Study(client, _patiently(lambda: client.create_study(given, key=key)[0]))
+    create = _opened(client).create_study
+    return Study(client, _patiently(lambda: create(given, key=key)[0]))
 
 
 def open_study(client: Client, name: str) -> Study:
     """The study of this name; see `Client.open`."""
-    return Study(client, _patiently(lambda: client.study(name)))
+    return Study(client, _patiently(lambda: _opened(client).study(name)))
 
 
 class Study:
@@ -54,7 +55,7 @@ class Study:
     """
 
     def __init__(self, client: Client, document: Document) -> None:
-        self._client = client
+        self._given_client = client
         self.document = document
 
     def __repr__(self) -> str:
@@ -211,12 +212,23 @@ class Study:
             number = best["number"]
         return self._client.download_model(self.name, number, Path(file))
 
+    @property
+    def _client(self) -> Client:
+        return _opened(self._given_client)
+
     def _see(self, call: Callable[[str], Document]) -> Study:
         self.document = self._ask(call)
         return self
 
     def _ask(self, call: Callable[[str], T]) -> T:
         return _patiently(lambda: call(self.name))
+
+
+def _opened(client: Client) -> Client:
+    """The client. Raises HpoError when it is closed, since waiting does not mend that."""
+    if client.is_closed:
+        raise HpoError(f"the client of {client.url} has been closed; make another one")
+    return client
 
 
 def _patiently(call: Callable[[], T]) -> T:

@@ -74,7 +74,7 @@ def test_a_study_is_launched_steered_and_read(
     (number,) = study.enqueue({"x": 1, "y": -2})
     assert study.extend(n_trials=7).resume().state == "running"
 
-    service.start_worker()
+    service.start_worker("--allow", "objectives.synthetic")
     service.api.send_signal(signal.SIGKILL)
     service.api.wait()
     service.start_api()
@@ -127,6 +127,11 @@ def test_refusals_carry_the_problem_document(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         done.dataframe()
+    with hpo.Client(sqlite_service.url) as other_client:
+        closed = other_client.open("asked")
+    for call in (closed.refresh, closed.wait, closed.events, lambda: other_client.open("asked")):
+        with pytest.raises(hpo.HpoError, match="has been closed; make another"):
+            call()
 
 
 @pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
@@ -162,7 +167,8 @@ def test_the_readmes_program_has_a_service_of_its_own(tmp_path: Path) -> None:
 def test_a_local_service_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import hpo, os, signal\n"
-        "client = hpo.Client.local('data', slots=1, settings={'steps': 2}, allow=['*'])\n"
+        "options = {'settings': {'steps': 2}, 'allow': ['objectives.synthetic']}\n"
+        "client = hpo.Client.local('data', slots=1, **options)\n"
         "client.ready()\n"
         "print(client.url, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
