@@ -79,11 +79,16 @@ def trials_table(trials: Sequence[Document], *, max_steps: int | None) -> Table:
             Text(state, style=STATE_STYLES.get(state, "")),
             str(trial["attempt"]),
             steps_done(trial, max_steps),
-            number(trial["last_value"] if trial["value"] is None else trial["value"]),
+            values_of(trial),
             f"{trial['worker'] or '-'} {trial['device'] or ''}".strip(),
             why(trial),
         )
     return made
+
+
+def values_of(trial: Document) -> str:
+    """Its value, or one for each direction; of a trial without any the last reported one."""
+    return ", ".join(map(number, trial["values"])) or number(trial["last_value"])
 
 
 def steps_done(trial: Document, max_steps: int | None) -> str:

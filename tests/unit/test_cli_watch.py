@@ -46,6 +46,7 @@ def trial(**fields: Any) -> dict[str, Any]:
         "attempt": 1,
         "value": None,
         "last_value": 0.5,
+        "values": [],
         "last_step": 6,
         "worker": "node:1",
         "device": "cpu",
