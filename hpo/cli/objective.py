@@ -17,6 +17,9 @@ Param = Annotated[
     typer.Option(metavar="NAME=VALUE", help="A parameter; others are drawn from the space."),
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Stop after this many reports.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout-seconds", min=0.1, help="End it when it takes longer.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the drawn parameters and of the trial.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
@@ -34,6 +37,7 @@ def check(
     steps: Steps = 2,
     seed: Seed = 0,
     device: Device = "cpu",
+    timeout_seconds: Timeout = 120.0,
 ) -> None:
     """Run the first steps of an objective here, without a service.
 
@@ -60,6 +64,7 @@ def check(
         seed=seed,
         steps=steps,
         device=device,
+        timeout_seconds=timeout_seconds,
     )
     typer.echo(str(report))
     if not report.is_fine:

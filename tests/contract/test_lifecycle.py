@@ -73,6 +73,12 @@ def end_by_first_failures(store: Store, held: Claimed, claim: Claim, clock: Cloc
         store.claims.fail(lease_of(claim()), OBJECTIVE_ERROR, {})
 
 
+def end_by_failures_only(store: Store, held: Claimed, claim: Claim, clock: Clock) -> None:
+    store.lifecycle.amend("demo", {"max_failed_trials": None, "n_trials": 2})
+    store.claims.fail(lease_of(held), OBJECTIVE_ERROR, {})
+    store.claims.fail(lease_of(claim()), OBJECTIVE_ERROR, {})
+
+
 def end_by_stop(store: Store, held: Claimed, claim: Claim, clock: Clock) -> None:
     assert store.lifecycle.stop("demo").state is StudyState.STOPPING
     store.claims.complete(lease_of(held), 1.0, {})
@@ -117,6 +123,7 @@ ENDS = [
     (end_by_trials, StudyState.COMPLETED, "All 6 trials have ended."),
     (end_by_failures, StudyState.FAILED, "3 trials failed; max_failed_trials is 3"),
     (end_by_first_failures, StudyState.FAILED, "5 trials failed; no trial has ended otherwise"),
+    (end_by_failures_only, StudyState.FAILED, "Every trial failed. The last one: KeyError"),
     (end_by_stop, StudyState.STOPPED, "Stopped on request."),
     (end_by_stop_and_a_lost_worker, StudyState.STOPPED, "Stopped on request."),
     (end_by_stop_of_a_paused_study, StudyState.STOPPED, "Stopped on request."),
