@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations check bench bench-search soak clean
+.PHONY: help demo test test-integrations check bench bench-search soak fuzz clean
 
 help:
 	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench         the benchmarks"
 	@echo "make bench-search  TPE and pruning beside random search, some minutes; JSON=file keeps figures"
 	@echo "make soak          faults at random on both databases for SECONDS=600 together"
+	@echo "make fuzz          requests made from the OpenAPI document on both databases for SECONDS=600 together"
 	@echo "make clean         removes .venv, caches and the data of demos; studies of 'hpo up' stay"
 
 # torch first and alone: its build depends on the machine, everything else on constraints.txt.
@@ -36,7 +37,7 @@ demo: $(INSTALLED)
 	@$(BIN)/hpo demo $(if $(KEEP),--keep)
 
 # One thread each: trials and tests share the cores, and torch would start a pool in every process.
-test test-integrations bench bench-search soak: export OMP_NUM_THREADS = 1
+test test-integrations bench bench-search soak fuzz: export OMP_NUM_THREADS = 1
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not alone' --ignore=tests/benchmarks
@@ -63,6 +64,10 @@ bench-search: .venv/.extra-bench
 
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.acceptance.soak --seconds $$(( $(SECONDS) / 2 ))
+
+# Three runs share the time: each database, and one with a token.
+fuzz: $(INSTALLED)
+	HPO_FUZZ_SECONDS=$$(( $(SECONDS) / 3 )) $(BIN)/python -m pytest tests/integration/api/test_api_fuzz.py
 
 clean:
 	rm -rf .venv build dist *.egg-info hpo-data/demo-*

@@ -95,8 +95,7 @@ def create_app(
     the process is told to stop, because a lifespan ends only after all requests have.
     """
     access = access or Access()
-    crowd = Crowd()
-    doorbell = Doorbell()
+    crowd, doorbell = Crowd(), Doorbell()
     upkeep = Upkeep(store, doorbell, reap_seconds=reap_seconds)
     dashboard = Dashboard(store, upkeep, writes=dashboard_writes)
     service = Service(

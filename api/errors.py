@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 
 from api.faults import Fault, fault_of
 from api.request_ids import REQUEST_ID
+from api.routes import path_of, routes_of
 from hpo.errors import HpoError, InvalidField
 from hpo.numbers import strict
 
@@ -170,7 +171,16 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         detail = str(error.detail)
     response = problem(code, detail)
     response.headers.update(error.headers or {})
+    if code == "method_not_allowed":  # the framework names those of the first route of the path
+        response.headers["Allow"] = ", ".join(_methods_of(request))
     return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What may be asked of the path of this request, over all of its routes."""
+    path = path_of(request.scope)
+    found = [r.methods for r in routes_of(request.app.routes) if r.pattern.match(path)]
+    return sorted(frozenset[str]().union(*found))
 
 
 def add_error_handlers(app: FastAPI) -> None:

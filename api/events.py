@@ -26,10 +26,31 @@ router = APIRouter(tags=["events"])
 KEEP_ALIVE_SECONDS = 15.0
 # A proxy must neither keep nor gather what is to arrive at once.
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+RESET = {
+    "type": "object",
+    "properties": {"kind": {"const": EventKind.RESET}, "data": {"type": "object"}},
+    "required": ["kind", "data"],
+}
+# What stands in `data` is JSON itself; `end` has an empty object.
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": list(EventKind)},
+        "id": {"type": "string"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [EventReply.model_json_schema(), RESET, {"maxProperties": 0}]
+            },
+        },
+    },
+    "required": ["event", "data"],
+}
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Server-sent events; each one's data are as below, in JSON",
-        "content": {"text/event-stream": {"schema": EventReply.model_json_schema()}},
+        "description": "Server-sent events, whose data are JSON",
+        "content": {"text/event-stream": {"schema": EVENT}},
     }
 }
 LastEventId = Annotated[

@@ -39,8 +39,11 @@ class App(FastAPI):
             components = document["components"]
             components["schemas"].update(schema.pop("$defs"), Problem=schema)
             components["securitySchemes"] = SCHEMES
+            _name_keys(document)
             for route, method, operation in _operations(document, routes_of(self.routes)):
                 _add_access(operation, route, method)
+                for parameter in operation.get("parameters", ()):
+                    parameter["schema"] = _without_null(parameter["schema"])
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -53,6 +56,28 @@ def _operations(
             operation = document["paths"].get(route.template, {}).get(method.lower())
             if operation is not None:
                 yield route, method, operation
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter can be left out, but it cannot be null."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**kinds[0], **{name: part for name, part in schema.items() if name != "anyOf"}}
+
+
+def _name_keys(part: Any) -> None:
+    """Says that all names of an object have a pattern; pydantic says what those have that fit."""
+    if isinstance(part, list):
+        for item in part:
+            _name_keys(item)
+    elif isinstance(part, dict):
+        if len(part.get("patternProperties", ())) == 1:
+            ((pattern, schema),) = part.pop("patternProperties").items()
+            part["additionalProperties"] = schema
+            part["propertyNames"] = {**part.get("propertyNames", {}), "pattern": pattern}
+        for item in part.values():
+            _name_keys(item)
 
 
 def _add_access(operation: dict[str, Any], route: Route, method: str) -> None:

@@ -17,6 +17,7 @@ from storage.records import StudyRecord
 
 # A proxy that compresses makes an ETag weak; what it names is the same here.
 ETAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e]*)"')
+ETAGS = r'\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*'
 
 
 async def _versions(
@@ -24,6 +25,7 @@ async def _versions(
         str | None,
         Header(
             max_length=1000,
+            json_schema_extra={"pattern": f"^(?:{ETAGS})$"},
             description="The ETag of the study as it was read; 412 when it has changed since.",
         ),
     ] = None,

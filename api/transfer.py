@@ -46,7 +46,7 @@ DOCUMENT = {"type": "object", "description": "A study and its trials, format 1"}
     "/{study}/clone",
     summary="A new study that is this one with changes, and imports the trials that still fit",
     status_code=201,
-    responses=problems("not_found", "study_exists", "idempotency_key_reused"),
+    responses=problems("not_found", "study_exists", "conflict", "idempotency_key_reused"),
 )
 def clone_study(
     study: StudyName,

@@ -39,11 +39,9 @@ def plain_choice(value: Any) -> Choice:
     """The value with tuples as arrays. Raises ValueError for one that JSON does not know."""
     if isinstance(value, str) and value.startswith(PREFIX):
         raise ValueError(f"choices must not begin with {PREFIX!r}, got {value!r}")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"choices must be finite, got {value}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"choices must be finite, got {value}")
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
         return [plain_choice(item) for item in value]

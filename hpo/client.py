@@ -19,12 +19,14 @@ import httpx2
 
 from hpo.access import Role, token_of
 from hpo.errors import HpoError, Unavailable
+from hpo.exits import Exit
 from hpo.files import written_aside
 from hpo.numbers import decode_number, strict
 
 if TYPE_CHECKING:
     from hpo.ask import AskedTrial
     from hpo.events import Event
+    from hpo.handle import GivenSpace, Study
 
 PAGE_LIMIT = 500
 STUDY_PAGE_LIMIT = 50
@@ -53,7 +55,7 @@ class ApiError(HpoError):
 class AccessDenied(ApiError):
     """The service asks for a token, or for one of another role."""
 
-    exit_code = 3  # of the command line
+    exit_code = Exit.DENIED  # of the command line
 
 
 class _Bearer(httpx2.Auth):
@@ -90,6 +92,7 @@ class Client:
         self.url = url.rstrip("/")
         self._token = token if token is not None else token_of(os.environ)
         self._timeout_seconds = timeout_seconds
+        self._at_close = contextlib.ExitStack()
         self._http = httpx2.Client(
             timeout=timeout_seconds,
             auth=_Bearer(self._secret),
@@ -100,6 +103,20 @@ class Client:
             trust_env=not _is_loopback(self.url),
         )
 
+    @classmethod
+    def local(cls, data: Path | str = "hpo-data", **options: Any) -> Client:
+        """Starts `hpo up` on a free port and answers a client of it; closing ends the service.
+
+        It ends with this process, too, and its studies stay in `data`. The options are those of
+        `hpo up`: `slots=2`, `code="my_project"`, `allow=["my_models"]`, `settings={"epochs": 5}`.
+        """
+        from hpo.local import start_service
+
+        url, end = start_service(Path(data), options)
+        client = cls(url)
+        client._at_close.callback(end)
+        return client
+
     def __enter__(self) -> Client:
         return self
 
@@ -107,8 +124,40 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
-        self._http.close()
+        """Closes the connections, and ends the service that `local` has started."""
+        with self._at_close:
+            self._http.close()
+
+    def launch(
+        self,
+        *,
+        name: str,
+        n_trials: int,
+        objective: str | None = None,
+        space: GivenSpace | None = None,
+        direction: str | None = None,
+        settings: Document | None = None,
+        sampler: str | Document | None = None,
+        pruner: str | Document | None = None,
+        **fields: Any,
+    ) -> Study:
+        """Launches a study, or opens the one that was launched so before; waits for an outage.
+
+        `objective` is `module:name` as a worker imports it; without one programs ask for trials.
+        `fields` are others of the study document, such as `seed`, `tags` or `max_failed_trials`.
+        Raises ApiError with code `study_exists` when the name belongs to another definition.
+        """
+        from hpo.handle import launch
+
+        named = {"name": name, "n_trials": n_trials, "objective": objective, "direction": direction}
+        algorithms = {"settings": settings, "sampler": sampler, "pruner": pruner}
+        return launch(self, {**named, **algorithms, **fields}, space)
+
+    def open(self, name: str) -> Study:
+        """A study as an object. Raises ApiError with code `not_found`."""
+        from hpo.handle import open_study
+
+        return open_study(self, name)
 
     def create_study(
         self, document: Document, *, key: str | None = None
@@ -334,10 +383,19 @@ class Client:
         return _decoded_trial(self._get(_trial_path(name, number)))
 
     def log(
-        self, name: str, number: int, *, tail: int | None = None, attempt: int | None = None
+        self,
+        name: str,
+        number: int,
+        *,
+        tail: int | None = None,
+        attempt: int | None = None,
+        after: int | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """What a trial's attempts have written, chunk by chunk; `tail` for the last lines only."""
-        query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt}
+        """What a trial's attempts have written, chunk by chunk; `tail` for the last lines only.
+
+        `after` is the id of the last chunk seen.
+        """
+        query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt, "after": after}
         return self._pages(f"{_trial_path(name, number)}/log", query)
 
     def enqueue(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from hpo.errors import Unavailable
+from hpo.errors import HpoError, Unavailable
 from hpo.events import Event, EventKind
 from hpo.numbers import decode_number
 from hpo.study import StudyState
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 WAIT_SECONDS = 30.0
+
+
+class StudyFailed(HpoError):
+    """The study ended as failed."""
 
 
 def listen(
@@ -54,24 +58,37 @@ def wait(
     states: Sequence[str],
     *,
     timeout_seconds: float | None,
+    look_seconds: float = WAIT_SECONDS,
+    seen: Callable[[dict[str, Any]], None] = lambda study: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """The study once it is in one of these states; see `Client.wait`."""
+    """The study once it is in one of these states; see `Client.wait`.
+
+    `seen` is told of it every `look_seconds`.
+    """
     give_up_at = clock() + (float("inf") if timeout_seconds is None else timeout_seconds)
     state = "away"
     while True:
         left = max(0.0, give_up_at - clock())
         try:
-            study = client.study_when(name, states, min(WAIT_SECONDS, left))
+            study = client.study_when(name, states, min(look_seconds, left))
         except Unavailable:
             pause(min(1.0, left))
         else:
+            seen(study)
             state = study["state"]
             if state in states or (not states and study["ended_at"] is not None):
                 return study
         if clock() >= give_up_at:
             raise TimeoutError(f"study {name} is {state} after {timeout_seconds:g} s")
+
+
+def check_ended_well(study: dict[str, Any]) -> None:
+    """Raises StudyFailed for a study that has failed."""
+    if study["state"] == StudyState.FAILED:
+        reason = study["reason"] or "no reason was recorded"
+        raise StudyFailed(f"study {study['name']} failed: {reason}")
 
 
 def _event(sent: httpx2.ServerSentEvent) -> Event:

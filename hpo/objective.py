@@ -62,6 +62,8 @@ class Descriptor:
     summary: str = ""
 
     def __post_init__(self) -> None:
+        if self.direction is not None:  # users write the word
+            object.__setattr__(self, "direction", Direction(self.direction))
         for place, sentence in condition_faults(self.space or {}):
             raise ValueError(f"space.{'.'.join(place)} {sentence}")
 

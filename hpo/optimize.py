@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.ask import GONE, AskedTrial, NoTrial, ask, insist
+from hpo.bars import study_bar
 from hpo.objective import Descriptor, Objective, descriptor_of
 from hpo.space import Space, space_to_json
 from hpo.study import Direction, StudyState
@@ -50,7 +51,7 @@ def optimize(
     given = {"space": None if space is None else space_to_json(space), "direction": direction}
     document = {**described, **{k: v for k, v in (given | fields).items() if v is not None}}
     insist(lambda: client.create_study({"name": name, "n_trials": n_trials, **document}))
-    with _shown(client, name, n_trials, progress) as show:
+    with _shown(client, name, progress) as show:
         runner = _Runner(client, objective, name, catch, checkpoints, worker, show)
         runner.run(n_parallel)
     return client.study(name)
@@ -142,24 +143,10 @@ def _described(descriptor: Descriptor) -> dict[str, Any]:
 
 
 @contextmanager
-def _shown(
-    client: Client, name: str, n_trials: int, is_wanted: bool
-) -> Iterator[Callable[[], None]]:
+def _shown(client: Client, name: str, is_wanted: bool) -> Iterator[Callable[[], None]]:
     """A bar of the trials that have ended, and the best value."""
     if not is_wanted:
         yield lambda: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("best {task.fields[best]}")) as bar:
-        line = bar.add_task(name, total=n_trials, best="-")
-
-        def show() -> None:
-            study = client.study(name)
-            best = study["best"]
-            n_ended = sum(study["counts"].get(s, 0) for s in ("COMPLETE", "PRUNED", "FAIL"))
-            bar.update(line, completed=n_ended, best=f"{best['value']:.6g}" if best else "-")
-
-        show()
-        yield show
+    with study_bar(client.study(name)) as show:
+        yield lambda: show(client.study(name))

@@ -18,11 +18,13 @@ from optuna.storages._rdb import models
 from hpo.numbers import strict
 from storage import tables as t
 from storage.curves import to_step_columns
+from storage.engine import Database
 from storage.remarks import CONSTRAINT_PREFIX
 
 T = TypeVar("T")
 
 CHUNK = 500
+MANY = 1_000
 
 _to_stored = models.TrialValueModel.value_to_stored_repr
 
@@ -53,6 +55,13 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+def note_many(database: Database, n_trials: int) -> None:
+    """To be called after the transaction that has written so many trials."""
+    if n_trials >= MANY:
+        ours = (t.hpo_trial, t.hpo_attempt, t.hpo_verdict)
+        database.note_growth((t.trials, *_ROWS, *ours))
 
 
 def insert_trials(

@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from optuna.trial import FrozenTrial
 
 from hpo.choices import from_label, to_label
-from hpo.errors import InvalidField, StudyExists
+from hpo.errors import Conflict, InvalidField
 from hpo.search.front import front_of
 from hpo.search.points import misfits, point_faults
 from hpo.search.sampling import Drawn
 from hpo.search.spaces import distribution_of
-from hpo.study import Direction, StudyDefinition
+from hpo.study import Direction, StudyDefinition, StudyState
 from storage import tables as t
 from storage.best import complete_values
-from storage.bulk import TrialRows, chunks, insert_trials
+from storage.bulk import TrialRows, chunks, insert_trials, note_many
 from storage.engine import Database
 from storage.enqueueing import Point, Request, enqueue_points
 from storage.exclusions import is_excluded
@@ -34,9 +34,9 @@ from storage.remarks import CONSTRAINT_PREFIX
 from storage.requests import Answer, once
 from storage.search import param_row
 from storage.studies import (
-    foreign_study_id,
     insert_study,
     locked_study,
+    refuse_taken,
     row_and_definition,
     within_grid,
     written,
@@ -93,7 +93,9 @@ class Cloning:
             # Always under a key: a commit whose answer was lost must not find its own study.
             return once(connection, key or new_uuid, "clone_study", fingerprint, make)
 
-        return Cloned(**written(self._database, transaction))
+        cloned = Cloned(**written(self._database, transaction))
+        note_many(self._database, cloned.n_imported)
+        return cloned
 
     def warm_start(self, name: str, source: str, k: int, request: Request) -> WarmStarted:
         """Has the best `k` trials of another study tried whose parameters this one has, too.
@@ -123,8 +125,8 @@ def _clone(
     import_trials: bool,
 ) -> Answer:
     source, old = row_and_definition(connection, source_name)
-    if foreign_study_id(connection, definition.name) is not None:
-        raise StudyExists(f"A study {definition.name!r} exists; choose another name for the clone.")
+    _refuse_vanishing(source)
+    refuse_taken(connection, definition.name, "choose another name for the clone")
     n_values = len(definition.directions)
     if import_trials and n_values != len(old.directions):
         raise InvalidField(
@@ -147,6 +149,11 @@ def _clone(
         judge_rows(connection, study, ids, fitting)
         n_imported += len(fitting)
     return {"n_imported": n_imported, "n_left_out": n_left_out, "misfits": dict(left_out)}
+
+
+def _refuse_vanishing(source: sa.Row[Any]) -> None:
+    if source.state == StudyState.DELETING:
+        raise Conflict(f"Study {source.name!r} is being deleted.", study=source.name)
 
 
 def _finished(connection: sa.Connection, study: sa.Row[Any]) -> Iterator[list[FrozenTrial]]:
@@ -194,6 +201,7 @@ def _best_points(
 ) -> tuple[list[Point], Counter[str]]:
     _, definition = row_and_definition(connection, name)
     source, old = row_and_definition(connection, source_name)
+    _refuse_vanishing(source)
     if definition.directions != old.directions:
         raise InvalidField(
             "from",

@@ -161,6 +161,8 @@ def _n_waiting(connection: sa.Connection, study: sa.Row[Any]) -> int:
 
 
 def _insert(connection: sa.Connection, study: sa.Row[Any], points: Sequence[Point]) -> list[int]:
+    if not points:  # a warm start may find none
+        return []
     trial = t.trials.c
     last = sa.select(sa.func.max(trial.number)).where(trial.study_id == study.study_id)
     highest = connection.execute(last).scalar_one()

@@ -19,14 +19,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from hpo.choices import to_label
-from hpo.errors import InvalidFields, StudyExists
+from hpo.errors import InvalidFields
 from hpo.numbers import strict
 from hpo.search.sampling import Drawn
 from hpo.study import StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
 from storage.adoption import difference
-from storage.bulk import CHUNK, TrialRows, chunks, insert_trials
+from storage.bulk import CHUNK, TrialRows, chunks, insert_trials, note_many
 from storage.engine import Database, db_now
 from storage.enqueueing import FIXED_PARAMS_KEY
 from storage.params import distribution
@@ -34,7 +34,7 @@ from storage.records import StudyRecord
 from storage.remarks import CONSTRAINT_PREFIX
 from storage.requests import Answer, once
 from storage.search import param_row
-from storage.studies import Studies, foreign_study_id, insert_study, within_grid, written
+from storage.studies import Studies, insert_study, refuse_taken, within_grid, written
 from storage.transfer import StudyCopy, TrialCopy, is_kept
 
 Fault = tuple[str, str]
@@ -80,13 +80,13 @@ class Importing:
             return once(connection, key or new_uuid, "import_study", fingerprint, make)
 
         answer = written(self._database, transaction)
+        note_many(self._database, len(rows))
         return Imported(study=self._studies.get(copy.definition.name), **answer)
 
 
 def _write(connection: sa.Connection, copy: StudyCopy, rows: Rows, new_uuid: str) -> None:
     definition = copy.definition
-    if foreign_study_id(connection, definition.name) is not None:
-        raise StudyExists(f"A study {definition.name!r} exists; import it under another name.")
+    refuse_taken(connection, definition.name, "import it under another name")
     study = insert_study(
         connection, definition, new_uuid, columns=_columns(copy, rows), origin="import"
     )
@@ -113,6 +113,7 @@ def _columns(copy: StudyCopy, rows: Rows) -> dict[str, Any]:
         "ran_seconds": copy.ran_seconds,
         "history_revision": int(any(trial.exclusion is not None for trial, _ in rows)),
         "created_at": copy.created_at,
+        "archived_at": copy.archived_at if is_ended else None,
         "ended_at": (copy.ended_at or db_now()) if is_ended else None,
     }
 
@@ -204,15 +205,14 @@ def _rows_of(definition: StudyDefinition, trials: Sequence[TrialCopy]) -> Rows:
 
 
 def _as_rows(trial: TrialCopy) -> TrialRows:
-    is_over = trial.state.is_finished
-    enqueued = trial.enqueued if is_over else trial.params or trial.enqueued
-    attrs: dict[str, Any] = {}
-    if enqueued:
-        attrs[FIXED_PARAMS_KEY] = {name: to_label(value) for name, value in enqueued.items()}
-    if not is_over:
+    if not trial.state.is_finished:
         return TrialRows(
-            number=trial.number, state="WAITING", user_attrs=trial.user_attrs, system_attrs=attrs
+            number=trial.number,
+            state="WAITING",
+            user_attrs=trial.user_attrs,
+            system_attrs=_fixed(trial.params or trial.enqueued),
         )
+    attrs = _fixed(trial.enqueued)
     attrs |= {key: value for key, value in trial.system_attrs.items() if is_kept(key)}
     attrs |= {CONSTRAINT_PREFIX + name: value for name, value in trial.constraints.items()}
     return TrialRows(
@@ -226,6 +226,12 @@ def _as_rows(trial: TrialCopy) -> TrialRows:
         started_at=_naive(trial.started_at),
         ended_at=_naive(trial.ended_at),
     )
+
+
+def _fixed(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """As Optuna notes what a trial was enqueued with."""
+    labels = {name: to_label(value) for name, value in (params or {}).items()}
+    return {FIXED_PARAMS_KEY: labels} if labels else {}
 
 
 def _param(trial: TrialCopy, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import math
 import uuid
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from optuna.artifacts import ArtifactMeta
@@ -191,7 +191,7 @@ def settle(
     is_stale = sa.or_(_model.token != lease.token, _model.state == OFFERED)
     drop(connection, sa.and_(_is_of(lease), is_stale))
     beyond = _ranked(connection, study_uuid, definition)[definition.keep_models :]
-    drop(connection, _model.artifact_id.in_([artifact_id for *_, artifact_id in beyond]))
+    drop(connection, _model.artifact_id.in_([model.artifact_id for model in beyond]))
 
 
 def drop(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:
@@ -226,9 +226,9 @@ def _refusal_of_value(
 ) -> str | None:
     if value is None or not math.isfinite(value):
         return "The trial has no finite value."
-    mine = (_loss(definition, value), held.number)
+    mine = (False, _loss(definition, value), held.number)
     ranked = _ranked(connection, held.study_uuid, definition)
-    better = [number for loss, number, _ in ranked if (loss, number) < mine]
+    better = [model.number for model in ranked if model[:3] < mine]
     if len(better) < definition.keep_models:
         return None
     return f"The study keeps {definition.keep_models}, and trial {better[0]} has a better one."
@@ -238,19 +238,31 @@ def _loss(definition: StudyDefinition, value: float) -> float:
     return -value if definition.direction is Direction.MAXIMIZE else value
 
 
+class _Ranked(NamedTuple):
+    """A model by how good its trial is; those of trials that are no results come last."""
+
+    is_no_result: bool
+    loss: float
+    number: int
+    artifact_id: str
+
+
 def _ranked(
     connection: sa.Connection, study_uuid: str, definition: StudyDefinition
-) -> list[tuple[float, int, str]]:
-    """(loss, number, artifact id) of the models of COMPLETE trials, the best first."""
+) -> list[_Ranked]:
+    """The models of COMPLETE trials, the best first."""
     trials, values = t.trials.c, t.trial_values.c
     rows = connection.execute(
-        sa.select(values.value, _model.number, _model.artifact_id)
+        sa.select(values.value, _model.number, _model.artifact_id, is_result().label("is_result"))
         .join(t.trials, trials.trial_id == _model.trial_id)
         .join(t.trial_values, values.trial_id == _model.trial_id)
         .where(_model.study_uuid == study_uuid, _model.state == KEPT)
-        .where(trials.state == "COMPLETE", values.objective == 0, is_result())
+        .where(trials.state == "COMPLETE", values.objective == 0)
     )
-    return sorted((_loss(definition, value), number, name) for value, number, name in rows)
+    return sorted(
+        _Ranked(not row.is_result, _loss(definition, row.value), row.number, row.artifact_id)
+        for row in rows
+    )
 
 
 def _enter(connection: sa.Connection, held: sa.Row[Any], offer: ModelOffer) -> None:

@@ -23,6 +23,8 @@ from storage.engine import Database, outages
 
 VERSION_TABLE = "hpo_alembic_version"
 UPGRADE_COMMAND = "hpo db upgrade"
+# Many processes may start at once on a busy machine, and a long upgrade holds the lock.
+PATIENCE_SECONDS = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +47,12 @@ def upgrade(database: Database, *, optuna: bool = False) -> tuple[SchemaVersion,
     An old schema of Optuna's is brought up only with `optuna`, since other programs may use it.
     Raises SchemaMismatch for a revision that this version does not know, before any change.
     """
-    with database.mutex("hpo/schema"), outages():
+    with database.mutex("hpo/schema", patience_seconds=PATIENCE_SECONDS), outages():
         with database.engine.connect() as connection:
             before = version(connection)
         _refuse_unknown(before)
+        if before.is_current:  # another process was faster
+            return before, before
         stock = _create_optuna_schema(database)
         if optuna:
             stock.upgrade()

@@ -237,13 +237,24 @@ def same_study(
     select = sa.select(t.hpo_study).where(t.hpo_study.c.name == definition.name)
     existing = connection.execute(select).one_or_none()
     if existing is not None:
-        if existing.state == StudyState.DELETING:
-            raise StudyExists(
-                f"The study {definition.name!r} is being deleted; try again in a moment."
-            )
+        _refuse_deleted(existing)
         document = definition_to_json(definition)
         _refuse_difference(definition.name, _in_force(existing), document, given)
     return existing
+
+
+def refuse_taken(connection: sa.Connection, name: str, cure: str) -> None:
+    """Raises StudyExists when there is a study of this name, whoever made it."""
+    existing = study_row(connection, t.hpo_study.c.name == name)
+    if existing is not None:
+        _refuse_deleted(existing)
+    if existing is not None or foreign_study_id(connection, name) is not None:
+        raise StudyExists(f"A study {name!r} exists; {cure}.")
+
+
+def _refuse_deleted(study: sa.Row[Any]) -> None:
+    if study.state == StudyState.DELETING:
+        raise StudyExists(f"The study {study.name!r} is being deleted; try again in a moment.")
 
 
 def foreign_study_id(connection: sa.Connection, name: str) -> int | None:
@@ -339,7 +350,7 @@ def _refuse_difference(
     if difference:
         raise StudyExists(
             f"A study {name!r} exists with another {', '.join(difference)}; "
-            "choose another name, or leave these fields as they are.",
+            "choose another name, leave these fields as they are, or clone the study with changes.",
             difference=difference,
         )
 

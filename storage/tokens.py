@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from hpo.access import Role, digest_of, new_secret
+from hpo.access import TOKEN_NAME, Role, digest_of, new_secret
 from hpo.errors import Conflict, NotFound
 from storage import tables as t
 from storage.engine import Database, db_now
@@ -96,6 +96,8 @@ class Tokens:
 
     def revoke(self, name: str) -> None:
         """Ends a token and the sessions that it opened; safe to repeat. Raises NotFound."""
+        if not TOKEN_NAME.fullmatch(name):  # not every database could look for it
+            raise NotFound(f"There is no token {name!r}.")
 
         def write(connection: sa.Connection) -> None:
             is_it = t.hpo_token.c.name == name

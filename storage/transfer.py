@@ -43,6 +43,7 @@ class StudyCopy:
     created_at: dt.datetime
     ended_at: dt.datetime | None
     ran_seconds: float
+    archived_at: dt.datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +97,7 @@ class Transfer:
                 reason=row.reason,
                 created_at=row.created_at,
                 ended_at=row.ended_at,
+                archived_at=row.archived_at,
                 ran_seconds=connection.execute(ran).scalar_one(),
             )
 

@@ -52,6 +52,11 @@ class Query(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
+def spelled(pattern: str) -> Any:
+    """Says in the OpenAPI document what a validator of ours checks, in a sentence of its own."""
+    return Field(json_schema_extra={"pattern": f"^(?:{pattern})$"})
+
+
 def located(faults: Iterator[tuple[tuple[str | int, ...], str]]) -> None:
     """Raises one ValidationError for all (place, sentence) pairs; returns when there are none."""
     errors = [
@@ -148,11 +153,18 @@ def _decoded(number: Any) -> Any:
     return NON_FINITE.get(number, number) if isinstance(number, str) else number
 
 
+def _whole(number: Any) -> Any:
+    """To JSON 3.0 is the same whole number as 3, and some languages write it so."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
 _NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, {"enum": list(NON_FINITE)}]}
 
-Int = Annotated[int, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INT)]
-Index = Annotated[int, Field(strict=True, ge=0, le=MAX_INT)]
+# Last of the parts of its type: what stands behind it is not told in the OpenAPI document.
+WHOLE = BeforeValidator(_whole)
+Int = Annotated[int, Field(strict=True), WHOLE]
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_INT), WHOLE]
+Index = Annotated[int, Field(strict=True, ge=0, le=MAX_INT), WHOLE]
 Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0)]
 LimitSeconds = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=MAX_LIMIT_SECONDS)]
@@ -161,9 +173,15 @@ Number = Annotated[
     float, BeforeValidator(_decoded), Field(strict=True), WithJsonSchema(_NUMBER_SCHEMA)
 ]
 Bool = Annotated[bool, Field(strict=True)]
-Text = Annotated[str, AfterValidator(storable)]
+Text = Annotated[str, AfterValidator(storable), spelled(r"[^\x00]*")]
 Output = Annotated[str, BeforeValidator(cleaned)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(printable)]
+# What Python calls printable: no control, format, private or unassigned character, no separator.
+Name = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200),
+    AfterValidator(printable),
+    spelled(r"[\p{L}\p{M}\p{N}\p{P}\p{S} ]+"),
+]
 JsonObject = Annotated[dict[str, Any], AfterValidator(json_document)]
 JsonArray = Annotated[list[Any], AfterValidator(json_document)]
 JsonValue = Annotated[Any, AfterValidator(json_document)]

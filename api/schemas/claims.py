@@ -8,8 +8,8 @@ from uuid import UUID
 from pydantic import AfterValidator, ConfigDict, Field
 
 from api.schemas.base import (
+    WHOLE,
     Body,
-    Count,
     Finite,
     Index,
     JsonAttributes,
@@ -109,7 +109,7 @@ class AskBody(Body):
         json_schema_extra={"examples": [{"count": 1, "worker": "shell", "lease_seconds": 600}]}
     )
 
-    count: Annotated[Count, Field(le=100)] = 1
+    count: Annotated[int, Field(strict=True, ge=1, le=100), WHOLE] = 1
     worker: Name = "ask"
     lease_seconds: Annotated[Seconds, Field(ge=10, le=86400)] = 600.0
     wait_seconds: Annotated[Seconds, Field(le=60)] = 0.0

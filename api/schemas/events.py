@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from api.schemas.base import Query, Reply
+from api.schemas.base import Query, Reply, spelled
 from hpo.errors import InvalidField
 from hpo.events import EventKind
 from storage.events import Cursor, StoredEvent
+
+CURSOR = "0|[0-9]{1,18}-[0-9]{1,18}"
 
 
 def _cursor(text: str) -> str:
@@ -29,7 +31,9 @@ class EventQuery(Query):
     `until=ended` when the study has ended. Other streams stay open.
     """
 
-    after: Annotated[str, Field(max_length=40), AfterValidator(_cursor)] | None = None
+    after: Annotated[str, Field(max_length=40), AfterValidator(_cursor), spelled(CURSOR)] | None = (
+        None
+    )
     kinds: Annotated[list[EventKind], Field(default_factory=list)]
     until: Literal["now", "ended"] | None = None
 

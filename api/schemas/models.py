@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from api.schemas.base import Index, Int, Number, Reply
+from api.schemas.base import WHOLE, Index, Number, Reply
 from api.schemas.claims import LeaseBody
 from storage.records import ModelOffer, ModelRecord
 
@@ -20,7 +20,7 @@ class ModelOfferBody(LeaseBody):
     value: Number | None = None
     step: Index | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    size_bytes: Annotated[Int, Field(ge=0, le=2**63 - 1)]
+    size_bytes: Annotated[int, Field(strict=True, ge=0, le=2**53), WHOLE]
     suffix: Annotated[str, Field(pattern=r"^(\.[A-Za-z0-9_]{1,16}){1,2}$")] = ".pt"
 
     def to_offer(self) -> ModelOffer:

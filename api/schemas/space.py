@@ -15,7 +15,16 @@ from pydantic import (
     model_validator,
 )
 
-from api.schemas.base import Body, Bool, Finite, JsonArray, JsonValue, Name, located
+from api.schemas.base import (
+    WHOLE,
+    Body,
+    Bool,
+    Finite,
+    JsonArray,
+    JsonValue,
+    Name,
+    located,
+)
 from hpo.conditions import condition_faults
 from hpo.space import (
     PARAMETER_TYPES,
@@ -29,7 +38,7 @@ from hpo.space import (
 
 # Optuna stores every parameter as a double, which holds whole numbers exactly up to here.
 MAX_EXACT = 2**53
-WholeNumber = Annotated[int, Field(strict=True, ge=-MAX_EXACT, le=MAX_EXACT)]
+WholeNumber = Annotated[int, Field(strict=True, ge=-MAX_EXACT, le=MAX_EXACT), WHOLE]
 
 # The sentences of hpo.space begin with the field that they are about.
 SUBJECT = re.compile(r"(low|high|step|log|choices)\b")

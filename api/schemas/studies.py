@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from api.schemas.base import MAX_INT, Body, Name, Query, Reply
+from api.schemas.base import MAX_INT, Body, Bool, Name, Query, Reply
 from api.schemas.models import ModelReply
 from api.schemas.space import space_reply
 from api.schemas.study_create import Tag
@@ -179,7 +179,7 @@ class StudyQuery(Query):
 class StudyCancel(Body):
     """How a study is cancelled: its trials end at their next report, or `now`."""
 
-    now: bool = False
+    now: Bool = False
 
 
 class StudyDelete(Query):

@@ -7,7 +7,7 @@ objective's descriptor, the sampler and the pruner are still checked.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
@@ -28,15 +28,16 @@ from api.errors import InvalidRequest
 from api.faults import Fault, Faults, fault_of, top_of
 from api.schemas.base import (
     MAX_INT,
+    WHOLE,
     Body,
     Count,
-    Int,
     JsonObject,
     LimitSeconds,
     Name,
     Seconds,
     Text,
     json_document,
+    spelled,
 )
 from api.schemas.space import SpaceBody, to_space
 from hpo.errors import InvalidField
@@ -132,11 +133,18 @@ def _named(algorithm: Any) -> Any:
 AlgorithmChoice = Annotated[
     AlgorithmBody, BeforeValidator(_named, json_schema_input_type=str | AlgorithmBody)
 ]
-Priority = Annotated[Int, Field(ge=-MAX_INT, le=MAX_INT)]
+NewName = Annotated[str, AfterValidator(study_name), spelled(STUDY_NAME.pattern)]
+Priority = Annotated[int, Field(strict=True, ge=-MAX_INT, le=MAX_INT), WHOLE]
 Tag = Annotated[Name, Field(max_length=MAX_TAG)]
-Tags = Annotated[list[Tag], Field(max_length=MAX_TAGS), AfterValidator(_different)]
+Tags = Annotated[
+    list[Tag],
+    Field(max_length=MAX_TAGS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_different),
+]
 Notes = Annotated[Text, Field(max_length=MAX_NOTES)]
-ObjectivePath = Annotated[str, Field(max_length=200), AfterValidator(_objective_path)]
+ObjectivePath = Annotated[
+    str, Field(max_length=200), AfterValidator(_objective_path), spelled("[^:]+:[^:]+")
+]
 
 
 class StudyCreate(Body):
@@ -147,7 +155,7 @@ class StudyCreate(Body):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
-    name: Annotated[str, AfterValidator(study_name)]
+    name: NewName
     objective: ObjectivePath | None = None
     n_trials: Count
     direction: Direction | None = None
@@ -161,7 +169,7 @@ class StudyCreate(Body):
     sampler: AlgorithmChoice | None = None
     pruner: AlgorithmChoice | None = None
     settings: JsonObject | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), WHOLE] | None = None
     metric: Name | None = None
     metrics: Annotated[list[Name], Field(min_length=1, max_length=10)] | None = None
     max_steps: Count | None = None
@@ -170,7 +178,7 @@ class StudyCreate(Body):
     retry_backoff_seconds: Annotated[Seconds, Field(le=3600)] | None = None
     on_diverged: OnFault | None = None
     on_out_of_memory: OnFault | None = None
-    keep_models: Annotated[Int, Field(ge=0, le=MAX_MODELS)] | None = None
+    keep_models: Annotated[int, Field(strict=True, ge=0, le=MAX_MODELS), WHOLE] | None = None
     replicates: Annotated[str, Field(pattern=f"^{TRIAL_NAME.pattern}$")] | None = None
     priority: Priority | None = None
     tags: Tags | None = None
@@ -225,29 +233,32 @@ class StudyCreate(Body):
 
     def _directions(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
         """The fields of the definition that say what the values are called and how they count."""
-        metrics, directions = self.metrics, self.directions
-        if directions is None or len(directions) == 1:
-            if metrics is not None and len(metrics) != 1:
-                faults.add("metrics", "must be one name, as there is one direction")
-            only = metrics[0] if metrics else None
-            return {
-                "direction": self._direction(offer, faults),
-                "metric": self.metric or only or offer.metric,
-            }
-        if self.direction is not None:
-            faults.add("direction", "is the only one; leave it out when directions are given")
-        if self.metric is not None:
-            faults.add("metric", "is the only name; give metrics, one for each direction")
-        if offer.direction is not None:
-            faults.add("directions", f"{self.objective!r} says that it has one value")
-        if metrics is not None and len(metrics) != len(directions):
-            faults.add("metrics", f"must be {len(directions)} names, one for each direction")
-            metrics = None
+        if self.directions is not None and len(self.directions) > 1:
+            return self._several_directions(self.directions, offer, faults)
+        if self.metrics is not None and len(self.metrics) != 1:
+            faults.add("metrics", "must be one name, as there is one direction")
+        only = self.metrics[0] if self.metrics else None
         return {
-            "direction": directions[0],
-            "directions": tuple(directions),
-            "metrics": tuple(metrics or ()),
+            "direction": self._direction(offer, faults),
+            "metric": self.metric or only or offer.metric,
         }
+
+    def _several_directions(
+        self, directions: Sequence[Direction], offer: Descriptor, faults: Faults
+    ) -> dict[str, Any]:
+        n_directions, metrics = len(directions), tuple(self.metrics or ())
+        found = {
+            "direction": (self.direction, "is the only one; leave it out beside directions"),
+            "metric": (self.metric, "is the only name; give metrics, one for each direction"),
+            "directions": (offer.direction, f"{self.objective!r} says that it has one value"),
+        }
+        for field, (given, sentence) in found.items():
+            if given is not None:
+                faults.add(field, sentence)
+        if metrics and len(metrics) != n_directions:
+            faults.add("metrics", f"must be {n_directions} names, one for each direction")
+            metrics = ()
+        return {"direction": directions[0], "directions": tuple(directions), "metrics": metrics}
 
     def _direction(self, offer: Descriptor, faults: Faults) -> Direction:
         given = self.direction or (self.directions[0] if self.directions else None)

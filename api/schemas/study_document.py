@@ -157,11 +157,12 @@ class StudyHead(_Part):
     reason: Text | None = None
     created_at: AwareDatetime
     ended_at: AwareDatetime | None = None
+    archived_at: AwareDatetime | None = None
     ran_seconds: Seconds = 0.0
 
     @classmethod
     def of(cls, copy: StudyCopy, *, version: str, now: dt.datetime) -> StudyHead:
-        names = ("state", "reason", "created_at", "ended_at", "ran_seconds")
+        names = ("state", "reason", "created_at", "ended_at", "archived_at", "ran_seconds")
         return cls(
             hpo=version,
             exported_at=now,
@@ -183,6 +184,7 @@ class StudyDocument(StudyHead):
             reason=self.reason,
             created_at=self.created_at,
             ended_at=self.ended_at,
+            archived_at=self.archived_at,
             ran_seconds=self.ran_seconds,
         )
         return copy, [trial.to_copy() for trial in self.trials]

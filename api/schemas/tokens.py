@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, ConfigDict
 
-from api.schemas.base import Body, Reply
-from hpo.access import Role, check_token_name
+from api.schemas.base import Body, Reply, spelled
+from hpo.access import TOKEN_NAME, Role, check_token_name
 from storage.tokens import TokenRecord
 
-TokenName = Annotated[str, AfterValidator(check_token_name)]
+TokenName = Annotated[str, AfterValidator(check_token_name), spelled(TOKEN_NAME.pattern)]
 
 
 class TokenCreate(Body):

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from api.errors import InvalidRequest
 from api.faults import Fault, fault_of
-from api.schemas.base import Body, Bool, JsonObject, Query, Reply
+from api.schemas.base import WHOLE, Body, Bool, JsonObject, Query, Reply
 from api.schemas.points import Extend
 from api.schemas.studies import StudyReply
-from api.schemas.study_create import StudyCreate, study_name
+from api.schemas.study_create import NewName, StudyCreate
 from api.schemas.study_document import StudyDocument
 from hpo.errors import InvalidField
 from hpo.objective import Descriptor
@@ -25,7 +25,6 @@ from storage.importing import MAX_FAULTS, Imported
 from storage.records import StudyRecord
 from storage.transfer import StudyCopy, TrialCopy
 
-NewName = Annotated[str, AfterValidator(study_name)]
 # Of these a change names single members; each of them is replaced whole, null takes it away.
 MERGED = ("space", "settings")
 MAX_BEST = 1000
@@ -136,8 +135,8 @@ class WarmStartBody(Body):
         populate_by_name=True, json_schema_extra={"examples": [{"from": "digits", "k": 5}]}
     )
 
-    source: Annotated[str, AfterValidator(study_name), Field(alias="from")]
-    k: Annotated[int, Field(strict=True, ge=1, le=MAX_BEST)] = 5
+    source: Annotated[NewName, Field(alias="from")]
+    k: Annotated[int, Field(strict=True, ge=1, le=MAX_BEST), WHOLE] = 5
     extend: Extend = False
 
 

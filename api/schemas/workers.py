@@ -8,7 +8,16 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field, model_validator
 
-from api.schemas.base import Body, Count, Int, JsonObject, Name, Reply, Text
+from api.schemas.base import (
+    WHOLE,
+    Body,
+    Count,
+    Int,
+    JsonObject,
+    Name,
+    Reply,
+    Text,
+)
 from api.schemas.space import SpaceBody, space_reply, to_space
 from api.schemas.study_create import ObjectivePath
 from hpo.errors import VersionMismatch
@@ -86,7 +95,7 @@ class WorkerRegister(Body):
     name: Name
     version: Annotated[Name, Field(max_length=64)]
     protocol: Int
-    slots: Annotated[Count, Field(le=1024)]
+    slots: Annotated[int, Field(strict=True, ge=1, le=1024), WHOLE]
     devices: Annotated[list[Device], Field(max_length=1024)]
     allow: Annotated[list[Name], Field(max_length=1000)]
     objectives: Annotated[list[ObjectiveBody], Field(max_length=1000, default_factory=list)]

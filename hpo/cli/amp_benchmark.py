@@ -13,6 +13,7 @@ import typer
 
 from hpo.cli.rooms import MissingExtra
 from hpo.errors import InvalidField
+from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 2**20
 PARTS = ("held", "weight_copy", "activation", "peak")
-INTERRUPTED = 130
 
 Model = Annotated[str, typer.Option(help="simple_cnn (60,362 weights) or resnet18 (11 million).")]
 Batch = Annotated[
@@ -103,7 +103,7 @@ def amp_benchmark(
         write_json(json_file, document_of(heats, options, found, is_complete=is_complete))
     if not is_complete:
         typer.secho("interrupted: the figures are of the rounds until then", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(Exit.INTERRUPTED)
 
 
 def table_of(heats: Sequence[Heat]) -> Table:

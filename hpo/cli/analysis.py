@@ -1,8 +1,9 @@
-"""`hpo study importances|history|pruning`: what came out of a study so far."""
+"""`hpo study importances|history|pareto|pruning`: what came out of a study so far."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -54,6 +55,39 @@ def history(
         made.add_row(str(step["number"]), number(step["value"]), step["ended_at"] or "-")
     steps = found["improvements"]
     console().print(made if steps else f"No trial of study {name} has completed yet.")
+
+
+def pareto(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the best trials of a study with several directions: those no other one beats in all.
+
+    With one direction it is the best trial.
+
+    Examples:
+      hpo study pareto first
+    """
+    from hpo.cli.output import print_json
+    from hpo.client import Client
+
+    with Client(url) as client:
+        study, found = client.study(name), client.pareto(name)
+    if as_json:
+        return print_json(found)
+    print_front(study, found)
+
+
+def print_front(study: Mapping[str, Any], front: Mapping[str, Any]) -> None:
+    """A line for each trial of a Pareto front: its values and its parameters."""
+    from hpo.cli.output import console, number, table
+
+    if not front["trials"]:
+        return console().print(f"No trial of study {study['name']} has completed yet.")
+    names = study["metrics"] or [f"value {n}" for n, _ in enumerate(front["directions"])]
+    values = [f"{name} ({way})" for name, way in zip(names, front["directions"], strict=True)]
+    made = table("trial", *values, "parameters", right=["trial", *values])
+    for trial in front["trials"]:
+        params = ", ".join(f"{name} {number(value)}" for name, value in trial["params"].items())
+        made.add_row(str(trial["number"]), *map(number, trial["values"]), params)
+    console().print(made)
 
 
 def pruning(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

@@ -13,6 +13,7 @@ from hpo.cli.processes import Interrupts
 from hpo.cli.rooms import require_rooms
 from hpo.cli.up import announce, prepared, worker_arguments
 from hpo.errors import HpoError
+from hpo.exits import Exit
 
 EPOCHS = 20
 WANTED_ACCURACY = 0.96
@@ -58,7 +59,7 @@ def demo(keep: Keep = False, data: Data = Path("hpo-data"), slots: Slots = 2) ->
                 service.wait_until(lambda: False)
     except KeyboardInterrupt:
         typer.echo("The service has ended.")
-        raise typer.Exit(0 if keep else 130) from None
+        raise typer.Exit(Exit.OK if keep else Exit.INTERRUPTED) from None
     typer.echo(
         "The service has ended; `make demo KEEP=1` leaves it up.\n"
         f"Look at this study again with: hpo up --data {data / folder.name}"

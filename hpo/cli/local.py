@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.access import TOKEN_VARIABLE, new_secret, without_token
-from hpo.cli.processes import POLL_SECONDS, Interrupts, Part, start_part
+from hpo.cli.processes import Interrupts
 from hpo.errors import HpoError, SchemaMismatch, Unavailable
+from hpo.processes import POLL_SECONDS, Part, start_part
 
 if TYPE_CHECKING:
     from hpo.client import Client

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import Annotated
 
 import typer
@@ -38,6 +40,7 @@ def check(
     seed: Seed = 0,
     device: Device = "cpu",
     timeout_seconds: Timeout = 120.0,
+    as_json: AsJson = False,
 ) -> None:
     """Run the first steps of an objective here, without a service.
 
@@ -49,6 +52,7 @@ def check(
       hpo objective check my_models:train --code ./my_project --param lr=0.01 --set epochs=3
       hpo objective check objectives.command:run --commands programs.yaml --set command=train
     """
+    from hpo.cli.output import print_json
     from hpo.commands import COMMANDS_VARIABLE
     from hpo.documents import plain_value
     from hpo.worker.check import check_objective
@@ -56,17 +60,21 @@ def check(
     check_objective_path(path)
     if commands is not None:
         os.environ[COMMANDS_VARIABLE] = str(commands)  # as a worker tells its trials
-    report = check_objective(
-        path,
-        code=code,
-        settings={key: plain_value(value) for key, value in pairs(settings, "--set").items()},
-        params={key: plain_value(value) for key, value in pairs(param, "--param").items()},
-        seed=seed,
-        steps=steps,
-        device=device,
-        timeout_seconds=timeout_seconds,
-    )
-    typer.echo(str(report))
+    # What the objective prints itself is no part of the document.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        report = check_objective(
+            path,
+            code=code,
+            settings={key: plain_value(value) for key, value in pairs(settings, "--set").items()},
+            params={key: plain_value(value) for key, value in pairs(param, "--param").items()},
+            seed=seed,
+            steps=steps,
+            device=device,
+        )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        typer.echo(str(report))
     if not report.is_fine:
         hint = "; give its folder with --code" if code is None else f" in {code}"
         missing = f"No module named {path.partition(':')[0]!r}" in report.ending.message
@@ -74,7 +82,11 @@ def check(
 
 
 def list_objectives(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the objectives that the registered workers offer."""
+    """List the objectives that the registered workers offer.
+
+    Examples:
+      hpo objective list
+    """
     from hpo.cli.output import console, number, print_json, table
     from hpo.client import Client
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hpo.cli.completion import complete_study
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
@@ -37,7 +39,11 @@ Database = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
-StudyName = Annotated[str, typer.Argument(help="Name of the study.", metavar="STUDY")]
+StudyName = Annotated[
+    str,
+    typer.Argument(help="Name of the study.", metavar="STUDY", autocompletion=complete_study),
+]
+TrialNumber = Annotated[int, typer.Argument(min=0, help="Number of the trial.", metavar="TRIAL")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting; give it once for each."),

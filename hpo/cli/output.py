@@ -103,6 +103,16 @@ def why(trial: Document) -> str:
     return ": ".join(part for part in (trial["reason"], message) if part)
 
 
+def has_front(study: Document) -> bool:
+    """Whether a study has several directions, so that its best trials form a front."""
+    return len(study["directions"]) > 1
+
+
+def front_words(study: Document) -> str:
+    """What to do with a study that has a front."""
+    return f"Its best trials form a front: hpo study pareto {study['name']}"
+
+
 def counts_line(counts: Document) -> Text:
     """How many trials are in which state, in words and colours."""
     words = {

@@ -25,10 +25,6 @@ class StillRunning(HpoError):
     """The time to watch is over and the study has not ended."""
 
 
-class StudyFailed(HpoError):
-    """The study ended as failed."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
     """A study at one moment; `outage` says why it is not of now."""

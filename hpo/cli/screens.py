@@ -14,6 +14,8 @@ from hpo.cli.output import (
     STATE_STYLES,
     counts_line,
     duration,
+    front_words,
+    has_front,
     number,
     params_table,
     print_json,
@@ -95,7 +97,7 @@ def headline(snapshot: Snapshot) -> Text:
         Text(f"{study['name']}  {study['state']}"),
         Text(f"{snapshot.n_ended}/{snapshot.n_trials}"),
         counts_line(study["counts"]),
-        Text(_best_words(study["best"])),
+        Text(_best_words(study)),
     ]
     if study["blocked"]:
         parts.append(Text(f"blocked: {study['blocked']}", style="red"))
@@ -114,6 +116,9 @@ def print_summary(console: Console, study: dict[str, Any], spared: Savings | Non
     if n_failed := study["counts"].get("FAIL", 0):
         asked = f"hpo study show {study['name']} --trials"
         console.print(f"{n_failed} trials failed; {asked} tells why.", soft_wrap=True)
+    if has_front(study) and study["counts"].get("COMPLETE", 0):
+        console.print(front_words(study), soft_wrap=True)
+        return
     if study["best"] is None:
         console.print("No trial has completed with a finite value.")
         return
@@ -135,7 +140,10 @@ def savings_line(spared: Savings, *, unit: str) -> str:
     )
 
 
-def _best_words(best: dict[str, Any] | None) -> str:
+def _best_words(study: Mapping[str, Any]) -> str:
+    if has_front(study):
+        return f"{len(study['directions'])} directions"
+    best = study["best"]
     if best is None:
         return "no best yet"
     return f"best {number(best['value'])} (trial {best['number']})"

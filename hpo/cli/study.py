@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
+from hpo.errors import NotFound
 
 State = Annotated[str | None, typer.Option(metavar="STATE", help="Only studies in this state.")]
 
@@ -52,7 +53,12 @@ def list_studies(
     from hpo.client import Client
 
     with Client(url) as client:
-        query = {"state": state, "tag": tag, "name_prefix": name_prefix, "archived": archived.value}
+        query = {
+            "state": state,
+            "tag": tag,
+            "name_prefix": name_prefix or None,
+            "archived": archived.value,
+        }
         studies = list(client.studies(**query))
     if as_json:
         return print_json(studies)
@@ -62,7 +68,7 @@ def list_studies(
             study["name"],
             f"{study['state']}, archived" if study["archived_at"] else study["state"],
             counts_line(study["counts"]),
-            number((study["best"] or {}).get("value")) if study["direction"] else "see show",
+            number((study["best"] or {}).get("value")) if study["direction"] else "front",
             study["objective"] or "ask and tell",
             ", ".join(study["tags"]),
         )
@@ -112,31 +118,47 @@ def best(
     """Show the best parameters found so far, and fetch the model that goes with them.
 
     While no trial has completed it says so, exit code 1. With --download the model is
-    written to FILE, by default STUDY-NUMBER.pt.
+    written to FILE, by default STUDY-NUMBER.pt. A study with several directions has no
+    single best trial; its front is shown, as by `hpo study pareto`.
 
     Examples:
       hpo study best first
       hpo study best first --json > best.json
       hpo study best first --download weights.pt
     """
-    from hpo.cli.output import console, number, params_table, print_json
+    from hpo.cli.analysis import print_front
+    from hpo.cli.output import has_front, print_json
     from hpo.cli.study_model import download as fetch
     from hpo.client import Client
 
     if file is not None and not download:
         raise typer.BadParameter("goes with --download", param_hint="FILE")
     with Client(url) as client:
+        study = client.study(name)
+        if has_front(study):
+            if download:
+                raise NotFound(
+                    f"Study {name} has no single best trial whose model could be fetched"
+                )
+            front = client.pareto(name)
+            return print_json(front) if as_json else print_front(study, front)
         found = client.best(name)
         path = fetch(client, name, found, file, force=force) if download else None
     if as_json:
         return print_json(found if path is None else {**found, "file": str(path)})
+    _print_best(found)
+    if path is not None:
+        typer.echo(f"Its model is in {path}.")
+
+
+def _print_best(found: dict[str, Any]) -> None:
+    from hpo.cli.output import console, number, params_table
+
     title = f"Trial {found['number']}, value {number(found['value'])}{_at_step(found)}"
     console().print(params_table(title, found["params"]))
     if pruned := found["best_pruned"]:
         words = f"trial {pruned['number']}, value {number(pruned['value'])}{_at_step(pruned)}"
         console().print(f"Best of the pruned ones, which do not count: {words}")
-    if path is not None:
-        typer.echo(f"Its model is in {path}.")
 
 
 def _at_step(found: dict[str, Any]) -> str:
@@ -144,7 +166,15 @@ def _at_step(found: dict[str, Any]) -> str:
 
 
 def _print_facts(out: Any, study: dict[str, Any]) -> None:
-    from hpo.cli.output import counts_line, duration, number, params_table, table
+    from hpo.cli.output import (
+        counts_line,
+        duration,
+        front_words,
+        has_front,
+        number,
+        params_table,
+        table,
+    )
 
     facts = {
         "state": " ".join(filter(None, [study["state"], study["reason"] or study["blocked"]])),
@@ -156,6 +186,7 @@ def _print_facts(out: Any, study: dict[str, Any]) -> None:
         "settings": _options(study["settings"]),
         **({"tags": ", ".join(study["tags"])} if study["tags"] else {}),
         **({"notes": study["notes"]} if study["notes"] else {}),
+        **({"no models kept": study["models_blocked"]} if study["models_blocked"] else {}),
         "trials": f"{study['n_started']} of {study['budget']['n_trials']} started",
         "time": duration(study["created_at"], study["ended_at"]),
     }
@@ -164,6 +195,8 @@ def _print_facts(out: Any, study: dict[str, Any]) -> None:
         made.add_row(word, fact)
     made.add_row("states", counts_line(study["counts"]))
     out.print(made)
+    if has_front(study):
+        out.print(front_words(study))
     if study["best"]:
         found = study["best"]
         title = f"Best: trial {found['number']}, value {number(found['value'])}"

@@ -34,7 +34,9 @@ Direction = Annotated[
 ]
 Sampler = Annotated[str | None, typer.Option(help="tpe, random, grid, cmaes, gp, qmc, nsgaii, …")]
 Pruner = Annotated[str | None, typer.Option(help="median, hyperband, percentile, none, …")]
-Seed = Annotated[int | None, typer.Option(help="Drawn and shown when not given.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of sampler and trials; drawn and shown when not given.")
+]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; give it once for each.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")]
 

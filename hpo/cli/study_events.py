@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
+from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from hpo.events import Event
@@ -59,7 +60,7 @@ def events(
                 else:
                     typer.echo(_line(event))
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def _line(event: Event) -> str:

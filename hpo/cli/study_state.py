@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 NTrials = Annotated[
     int | None, typer.Option(min=1, help="Trials in all, with those it has started.")
 ]
-MaxFailed = Annotated[int | None, typer.Option(min=1, help="So many failed trials end it.")]
+MaxFailed = Annotated[
+    int | None, typer.Option(min=1, help="End it as failed after so many failed trials.")
+]
 Now = Annotated[bool, typer.Option("--now", help="End running trials at once.")]
 NewTags = Annotated[
     list[str] | None, typer.Option("--tag", help="Its tags from now on; give it once for each.")
 ]
 Untag = Annotated[bool, typer.Option("--no-tags", help="Take all tags away.")]
 Notes = Annotated[str | None, typer.Option(help="Its notes from now on; an empty text for none.")]
-Timeout = Annotated[float | None, typer.Option(help="How long it may run in all, without pauses.")]
+Timeout = Annotated[
+    float | None, typer.Option(help="Seconds that it may run in all, pauses not counted.")
+]
 
 
 def pause(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

@@ -10,11 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from hpo.cli.completion import complete_study
 from hpo.cli.options import DEFAULT_URL, AsJson, Settings, StudyName, Url, pairs
 from hpo.cli.study_create import Direction, Name, NTrials, Objective, merged, read_file
 
 NewName = Annotated[str, typer.Argument(help="Name of the new study.", metavar="NEW")]
-Source = Annotated[str, typer.Argument(help="The study whose best trials to take.", metavar="FROM")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="The study whose best trials to take.", metavar="FROM", autocompletion=complete_study
+    ),
+]
 Changes = Annotated[
     Path | None,
     typer.Option("--file", "-f", help="YAML or JSON: the fields of the study that change."),
@@ -109,7 +115,11 @@ def warm_start(
 
 
 def export(
-    name: StudyName, output: Output = None, force: Force = False, url: Url = DEFAULT_URL
+    name: StudyName,
+    output: Output = None,
+    force: Force = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Write a whole study to a file: JSON for an import, or its trials as CSV.
 
@@ -120,6 +130,7 @@ def export(
       hpo study export digits -o - > digits.json
       hpo study export digits -o digits.csv
     """
+    from hpo.cli.output import print_json
     from hpo.client import Client
 
     file = output or Path(f"{name}.json")
@@ -132,6 +143,8 @@ def export(
         form = _form_of(file, force=force)
         with _progress(file.name) as on_bytes:
             client.export_study(name, file, form=form, on_bytes=on_bytes)
+    if as_json:
+        return print_json({"study": name, "file": str(file), "format": form})
     typer.echo(f"Study {name} is in {file}.")
 
 
@@ -178,8 +191,8 @@ def adopt(
 ) -> None:
     """Go on with a study of plain Optuna in the service's database.
 
-    Its trials are history and no part of the budget. End the programs that work on it
-    first: trials they left running become FAIL.
+    Its trials are history and no part of the budget. First end the programs that
+    work on it: trials they left running become FAIL.
 
     Examples:
       hpo study adopt -f study.yaml

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
+from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from hpo.client import Client
@@ -43,7 +44,7 @@ def watch_or_leave(client: Client, name: str, **options: Any) -> None:
         watch_study(client, name, **options)
     except KeyboardInterrupt:
         typer.echo(f"Study {name} goes on; watch it again with: hpo study watch {name}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def watch_study(
@@ -56,8 +57,9 @@ def watch_study(
 ) -> dict[str, Any]:
     """Shows the study until it has ended and returns it. Raises StudyFailed, StillRunning."""
     from hpo.cli.output import console
-    from hpo.cli.progress import StudyFailed, follow, savings
+    from hpo.cli.progress import follow, savings
     from hpo.cli.screens import print_summary, screen
+    from hpo.listening import check_ended_well
 
     out = console()
     with screen(out, as_json=as_json) as show:
@@ -68,6 +70,5 @@ def watch_study(
     study = snapshot.study
     if not as_json:
         print_summary(out, study, savings(client, study))
-    if study["state"] == "failed":
-        raise StudyFailed(f"study {name} failed: {study['reason'] or 'no reason was recorded'}")
+    check_ended_well(study)
     return study

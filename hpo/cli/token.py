@@ -105,14 +105,24 @@ def list_tokens(
     console().print(made if found else "There is no token; hpo token create makes one.")
 
 
-def revoke(context: typer.Context, name: Name, db: Database = None, url: Url = DEFAULT_URL) -> None:
+def revoke(
+    context: typer.Context,
+    name: Name,
+    db: Database = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
     """Revoke a token; whoever uses it is refused within seconds. Safe to repeat.
 
     Examples:
       hpo token revoke node7
     """
+    from hpo.cli.output import print_json
+
     with _tokens(context, db, url) as tokens:
         tokens.revoke(name)
+    if as_json:
+        return print_json({"name": name, "revoked": True})
     typer.echo(f"Token {name} is revoked.")
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url, pairs
+from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, TrialNumber, Url, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpo.client import Client
 
-Number = Annotated[int, typer.Argument(min=0, help="Number of the trial.", metavar="TRIAL")]
 Params = Annotated[
     list[str] | None,
     typer.Option("--param", metavar="NAME=VALUE", help="A parameter; those not given are sampled."),
@@ -60,7 +59,7 @@ def enqueue(
 
 def requeue(
     name: StudyName,
-    number: Number,
+    number: TrialNumber,
     extend: Extend = False,
     key: Key = None,
     url: Url = DEFAULT_URL,
@@ -80,9 +79,12 @@ def requeue(
 
 
 def cancel_trial(
-    name: StudyName, number: Number, url: Url = DEFAULT_URL, as_json: AsJson = False
+    name: StudyName, number: TrialNumber, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
-    """End one trial; its study goes on. A running one ends at its next report.
+    """End one trial; its study goes on.
+
+    A running one ends at its next report, or after the API's --lease-seconds when
+    none comes; any other one at once.
 
     Examples:
       hpo study cancel-trial first 7
@@ -92,7 +94,7 @@ def cancel_trial(
 
 def exclude(
     name: StudyName,
-    number: Number,
+    number: TrialNumber,
     reason: Reason = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -106,7 +108,7 @@ def exclude(
 
 
 def include(
-    name: StudyName, number: Number, url: Url = DEFAULT_URL, as_json: AsJson = False
+    name: StudyName, number: TrialNumber, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
     """Take an excluded trial in again.
 
@@ -157,5 +159,7 @@ def _change(url: str, change: Callable[[Client], dict[str, Any]], *, as_json: bo
         reason = trial["exclusion"]["reason"]
         words.append(f"excluded: {reason}" if reason else "excluded")
     if trial["state"] == "RUNNING":
-        words.append("it ends at its next report")
+        words.append(
+            "it ends at its next report, or when none comes, after the API's --lease-seconds"
+        )
     typer.echo("; ".join(words) + ".")

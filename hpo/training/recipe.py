@@ -36,7 +36,7 @@ class Recipe(ABC):
     """
 
     space: ClassVar[Space | None] = None
-    direction: ClassVar[Direction] = Direction.MINIMIZE
+    direction: ClassVar[Direction | str] = Direction.MINIMIZE
     metric: ClassVar[str] = "loss"
     settings: ClassVar[Mapping[str, Any]] = {}
     descriptor: ClassVar[Descriptor]
@@ -46,7 +46,7 @@ class Recipe(ABC):
         settings = {**DEFAULTS, **cls.settings}
         cls.descriptor = Descriptor(
             space=cls.space,
-            direction=cls.direction,
+            direction=Direction(cls.direction),
             metric=cls.metric,
             max_steps=settings["epochs"],
             settings=settings,

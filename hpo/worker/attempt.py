@@ -282,7 +282,8 @@ class Attempt:
 
     def _send_model(self) -> None:
         assert self._outcome is not None
-        self._shipment.send(self._find_model, self._outcome.fields["value"])
+        if "values" not in self._outcome.fields:  # with several of them no trial is the best one
+            self._shipment.send(self._find_model, self._outcome.fields["value"])
 
     def _find_model(self) -> ModelFile | None:
         root, claim = self._options.checkpoints, self.claim

@@ -67,6 +67,24 @@ class CheckReport:
         nothing = self.ending.end == "value" and self.ending.value is None and not self.reports
         return self.ending.end != "failed" and not nothing
 
+    def to_json(self) -> dict[str, Any]:
+        """The report for other programs."""
+        ending = self.ending
+        return {
+            "objective": self.objective,
+            "works": self.is_fine,
+            "params": dict(self.params),
+            "settings": dict(self.settings),
+            "reports": [{"step": made.step, "value": made.value} for made in self.reports],
+            "end": ending.end,
+            "value": ending.value,
+            "reason": ending.reason,
+            "message": ending.message,
+            "traceback": ending.traceback,
+            "warnings": list(self.warnings),
+            "seconds": self.seconds,
+        }
+
     def __str__(self) -> str:
         params = ", ".join(f"{name}={value}" for name, value in self.params.items())
         lines = [f"{self.objective}: {params or 'no parameters'}"]

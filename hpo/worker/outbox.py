@@ -168,7 +168,7 @@ class Outbox:
 
     def _deliver(self, letter: Letter) -> None:
         if letter.is_outcome:
-            letter.before()
+            self._prepare(letter)
             self._settled = self._deliver_outcome(letter)
             return
         try:
@@ -182,6 +182,15 @@ class Outbox:
         else:
             if letter.verb == "report":
                 self._listener.on_verdict(letter.document["step"], answer or {})
+
+    def _prepare(self, letter: Letter) -> None:
+        """What comes before an outcome, a model, must not cost it."""
+        try:
+            letter.before()
+        except (Abandoned, ApiError):
+            raise
+        except Exception:
+            logger.exception("before an outcome")
 
     def _deliver_outcome(self, letter: Letter) -> Document | None:
         """An outcome that the service cannot accept becomes a failure that says why."""

@@ -17,9 +17,10 @@ from tests.acceptance.conftest import HPO, Service
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    """The README's only block of a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def block(language: str, text: str = "") -> str:
+    """The README's only block of a language that holds a text."""
+    every = re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+    (found,) = (block for block in every if text in block)
     return str(found)
 
 
@@ -62,7 +63,7 @@ def test_programs_ask_and_tell(sqlite_service: Service) -> None:
 
 def test_a_python_program_asks_and_optimizes(sqlite_service: Service) -> None:
     service = sqlite_service
-    program = block("py").replace("http://localhost:8080", service.url)
+    program = block("py", "client.ask").replace("http://localhost:8080", service.url)
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
     )

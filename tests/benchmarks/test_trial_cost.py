@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpo.cli.local import choose_port, is_ready
-from hpo.cli.processes import start_part
 from hpo.client import Client
+from hpo.processes import start_part
 from hpo.version import PROTOCOL_VERSION, __version__
 
 N_TRIALS, N_REPORTS = 100, 10

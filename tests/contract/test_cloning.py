@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -171,6 +172,42 @@ def test_a_repeated_clone_gets_the_first_answer(store: Store, create: Create, cl
     assert len(store.trials.page("clone").items) == 1
 
 
+def test_of_two_clones_of_one_name_the_second_is_told(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    made = create(n_trials=3)
+    tried(store, claim, 1.0, x=0.5, kind="a")
+    told: list[type] = []
+
+    def clone() -> None:
+        try:
+            told.append(type(store.cloning.clone("demo", replace(made, name="clone"))))
+        except StudyExists as error:
+            told.append(type(error))
+
+    threads = [threading.Thread(target=clone) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(kind.__name__ for kind in told) == ["Cloned", *["StudyExists"] * 3]
+    assert len(store.trials.page("clone").items) == 1
+
+
+def test_what_is_being_deleted_is_neither_copied_nor_in_the_way_for_long(
+    store: Store, create: Create
+) -> None:
+    made = create()
+    create(name="other")
+    store.deleting.mark("demo", force=True)
+    with pytest.raises(Conflict, match="being deleted"):
+        store.cloning.clone("demo", replace(made, name="clone"))
+    with pytest.raises(Conflict, match="being deleted"):
+        store.cloning.warm_start("other", "demo", 1, ONCE)
+    with pytest.raises(StudyExists, match="being deleted; try again"):
+        store.cloning.clone("other", made)
+
+
 def test_trials_with_another_number_of_values_stay_behind(store: Store, create: Create) -> None:
     made = create()
     two = (Direction.MINIMIZE, Direction.MAXIMIZE)
@@ -179,6 +216,23 @@ def test_trials_with_another_number_of_values_stay_behind(store: Store, create: 
     with pytest.raises(InvalidField, match="import_trials"):
         store.cloning.clone("demo", clone)
     assert store.cloning.clone("demo", clone, import_trials=False).n_imported == 0
+
+
+def test_postgresql_plans_for_many_new_trials(
+    store: Store,
+    create: Create,
+    claim: Claim,
+    stock: RDBStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.bulk.MANY", 1)
+    made = create(n_trials=3)
+    tried(store, claim, 1.0, x=0.5, kind="a")
+    assert store.cloning.clone("demo", replace(made, name="clone")).n_imported == 1
+    if stock.engine.dialect.name == "postgresql":
+        with stock.engine.connect() as connection:
+            known = "SELECT reltuples FROM pg_class WHERE relname = 'trials'"
+            assert connection.exec_driver_sql(known).scalar_one() == 2
 
 
 def test_a_warm_start_tries_the_best_that_fit(
@@ -200,6 +254,15 @@ def test_a_warm_start_tries_the_best_that_fit(
     with pytest.raises(Conflict, match="extend"):
         store.cloning.warm_start("target", "demo", 1, ONCE)
     assert store.cloning.warm_start("target", "demo", 1, Request(extend=True)).numbers == [2]
+
+
+def test_a_warm_start_from_a_study_without_results_enqueues_nothing(
+    store: Store, create: Create
+) -> None:
+    create()
+    create(name="target")
+    assert store.cloning.warm_start("target", "demo", 5, ONCE).numbers == []
+    assert sum(store.studies.get("target").counts.values()) == 0
 
 
 def test_a_warm_start_needs_the_same_directions(store: Store, create: Create) -> None:

@@ -138,6 +138,19 @@ def test_the_models_of_the_best_trials_stay(
     assert rows(database_url) == 2
 
 
+def test_models_of_trials_that_violate_a_constraint_make_room(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    create(n_trials=4)
+    for value, broken_by in ((0.1, 5.0), (0.05, 1.0), (0.5, -1.0), (0.02, 1.0)):
+        claimed = claim()
+        send(store, claimed, str(claimed.number).encode(), value)
+        store.claims.complete(lease_of(claimed), value, {}, {"weights": broken_by})
+        assert len(models(store)) == 1
+    best = store.studies.best("demo")
+    assert (best.number, list(models(store))) == (2, [2])
+
+
 def test_a_model_that_would_not_stay_is_not_wanted(
     store: Store, create: Create, claim: Claim
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from hpo.errors import DatabaseInUse, InvalidField, SchemaMismatch, Unavailable
-from storage import schema, tables
+from storage import engine, schema, tables
 from storage.engine import Database
 from storage.store import Store, open_store
 
@@ -152,3 +154,20 @@ def test_a_database_that_is_away_is_unavailable_at_once_and_without_a_drivers_te
             call()
         assert "psycopg" not in str(away.value)
     store.close()
+
+
+def test_the_schema_lock_is_waited_for_longer_than_other_locks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(engine.TIMEOUTS, "lock_timeout", 1)
+    caplog.set_level(logging.INFO, "storage.engine")
+    holder, waiter = Database(postgres_url), Database(postgres_url)
+    with ThreadPoolExecutor() as threads:
+        with holder.mutex("hpo/schema"):
+            done = threads.submit(schema.upgrade, waiter)
+            with pytest.raises(TimeoutError):
+                done.result(timeout=2)
+        assert done.result(timeout=60)[1].is_current
+    assert "waiting for another process" in caplog.text
+    holder.close()
+    waiter.close()

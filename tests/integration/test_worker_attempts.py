@@ -98,6 +98,7 @@ def test_an_unchanged_optuna_objective_is_pruned(perform: Perform, service: Fake
     [
         ("nothing", "complete", {"value": None}),
         ("nan", "complete", {"value": "NaN"}),
+        ("two", "complete", {"values": [0.5, 2.0]}),
         ("pool", "complete", {"value": 1.0}),
         ("pruned", "prune", {}),
         ("released", "release", {}),

@@ -51,7 +51,7 @@ def faults(body: type[Body], document: Any) -> dict[str, str]:
     ("body", "document", "field"),
     [
         (ReportBody, {**REPORT, "step": -1}, "step"),
-        (ReportBody, {**REPORT, "step": 1.0}, "step"),
+        (ReportBody, {**REPORT, "step": 1.5}, "step"),
         (ReportBody, {**REPORT, "step": "1"}, "step"),
         (ReportBody, {**REPORT, "step": True}, "step"),
         (ReportBody, {**REPORT, "step": 2**31}, "step"),

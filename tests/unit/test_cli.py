@@ -58,6 +58,8 @@ def test_every_command_of_the_design_is_there() -> None:
         "study include",
         "study label",
         "study list",
+        "study log",
+        "study pareto",
         "study pause",
         "study pruning",
         "study replicate",
@@ -65,6 +67,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study resume",
         "study show",
         "study stop",
+        "study trial",
         "study unarchive",
         "study warm-start",
         "study watch",
@@ -73,6 +76,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "token revoke",
         "up",
         "worker",
+        "workers",
     ]
 
 

@@ -26,8 +26,9 @@ from hpo.cli.local import (
     is_ready,
     is_registered,
 )
-from hpo.cli.processes import Interrupts, Part
+from hpo.cli.processes import Interrupts
 from hpo.errors import Unavailable
+from hpo.processes import Part
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
@@ -93,7 +94,7 @@ class TestEnding:
         assert found.process.returncode == 7
 
     def test_when_patience_is_over_it_is_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("hpo.cli.processes.LAST_SECONDS", 0.2)
+        monkeypatch.setattr("hpo.processes.LAST_SECONDS", 0.2)
         found = part(STUBBORN)
         found.end(patience_seconds=0.2, is_urgent=lambda: False)
         assert found.process.returncode == -signal.SIGKILL

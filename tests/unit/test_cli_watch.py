@@ -31,6 +31,7 @@ def study(**fields: Any) -> dict[str, Any]:
         "max_steps": 20,
         "budget": {"n_trials": 10},
         "counts": counts | fields.pop("counts", {}),
+        "directions": ["maximize"],
         "best": {"number": 2, "value": 0.9712345, "params": {"lr": 0.001234567, "opt": "adam"}},
         "created_at": "2026-01-31T12:00:00Z",
         "ended_at": None,
@@ -182,6 +183,14 @@ class TestScreens:
         [
             ({}, ["completed after 1 min 12 s", "Best: trial 2, accuracy 0.971235", "0.00123457"]),
             ({"best": None, "reason": "why"}, ["completed (why)", "No trial has completed"]),
+            (
+                {"best": None, "directions": ["minimize", "maximize"]},
+                ["Its best trials form a front: hpo study pareto digits"],
+            ),
+            (
+                {"best": None, "directions": ["minimize"] * 2, "counts": {"COMPLETE": 0}},
+                ["No trial has completed"],
+            ),
             ({"counts": {"FAIL": 3}}, ["3 trials failed; hpo study show digits --trials"]),
         ],
     )

@@ -77,10 +77,13 @@ def test_help_answers_at_once() -> None:
 def test_the_public_names_are_these() -> None:
     assert hpo.__all__ == [
         "Categorical",
+        "Client",
         "Descriptor",
+        "Direction",
         "FloatRange",
         "HpoError",
         "IntRange",
+        "Study",
         "Trial",
         "TrialFailed",
         "TrialPruned",

@@ -387,3 +387,21 @@ class TestPrograms:
             text=True,
         )
         assert done.stdout == "{'x': 2.0} 2.0\n"
+
+
+def test_the_table_of_requests_is_that_of_the_openapi_document(tmp_path: Path) -> None:
+    row = re.compile(r"^\| `([A-Z]+ /[^`]+)` \| ([a-z ]+) \| (yes|no|with a key) \|", re.MULTILINE)
+    _, _, section = README.partition("### All requests")
+    told = {request: (role, safe == "with a key") for request, role, safe in row.findall(section)}
+    document = create_app(open_store(f"sqlite:///{tmp_path / 'hpo.db'}")).openapi()
+    true = {
+        f"{method.upper()} {path}": (
+            " or ".join(operation.get("x-roles", [])) or "anybody",
+            any(p["name"] == "Idempotency-Key" for p in operation.get("parameters", ())),
+        )
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert told.keys() >= true.keys(), f"without a row: {sorted(true.keys() - told.keys())}"
+    assert told.keys() <= true.keys(), f"there is no such: {sorted(told.keys() - true.keys())}"
+    assert {request: told[request] for request in true} == true

@@ -54,6 +54,8 @@ def rich_study(node: Node) -> str:
         settings={"epochs": 4, "note": "käse"},
         max_steps=4,
         timeout_seconds=1e6,
+        tags=["a", "b"],
+        notes="käse",
         retry_backoff_seconds=0.0,
     )["name"]
     for index in range(2):
@@ -119,6 +121,7 @@ class TestRoundTrip:
         for _ in range(3):
             assert node.send(node.claim(), "complete", value=0.5).is_success
         assert read(first.get(f"/v1/studies/{study}"))["state"] == "completed"
+        assert first.post(f"/v1/studies/{study}/archive").is_success
         told, sent = seen(first, study), export(first, study)
         assert {trial["state"] for trial in told["trials"]} == {"COMPLETE", "PRUNED", "FAIL"}
         before = document_of(first, study)

@@ -102,6 +102,7 @@ def _fork_a_pool(_: Trial) -> float:
 ENDS = {
     "nothing": lambda trial: None,
     "nan": lambda trial: float("nan"),
+    "two": lambda trial: (0.5, 2),
     "text": lambda trial: "0.5",
     "bool": lambda trial: True,
     "pruned": lambda trial: _raise(TrialPruned()),
