@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from api.schemas.base import (
     WHOLE,
@@ -38,10 +38,10 @@ class SettingRuleBody(Body):
     type: Literal["int", "float", "bool", "str"]
     optional: bool = False
     choices: Annotated[list[Name], Field(max_length=100, default_factory=list)]
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None
-    below: float | None = None
+    minimum: FiniteFloat | None = None
+    maximum: FiniteFloat | None = None
+    above: FiniteFloat | None = None
+    below: FiniteFloat | None = None
     excludes: Annotated[list[Name], Field(max_length=100, default_factory=list)]
 
 
