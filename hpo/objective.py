@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from hpo.conditions import condition_faults
 from hpo.files import written_aside
 from hpo.numbers import strict
+from hpo.setting_rules import SettingRule, rules_to_json
 from hpo.space import (
     Categorical,
     Choice,
@@ -57,6 +58,7 @@ class Descriptor:
     metric: str | None = None
     max_steps: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    setting_rules: Mapping[str, SettingRule] = field(default_factory=dict)
     summary: str = ""
 
     def __post_init__(self) -> None:
@@ -329,6 +331,7 @@ def descriptor_to_json(descriptor: Descriptor) -> dict[str, Any]:
         "max_steps": descriptor.max_steps,
         "space": None if space is None else space_to_json(space),
         "settings": strict(dict(descriptor.settings)),
+        "setting_rules": rules_to_json(descriptor.setting_rules),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpo.numbers import strict
 from hpo.objective import Descriptor
+from hpo.setting_rules import rules_from_json
 from hpo.space import space_from_json, space_to_json
 from hpo.study import Algorithm, Budget, Direction, OnFault, StudyDefinition, ValueRule
 
@@ -79,4 +80,5 @@ def descriptor_from_json(document: Mapping[str, Any]) -> Descriptor:
         max_steps=document["max_steps"],
         space=None if space is None else space_from_json(space),
         settings=document["settings"],
+        setting_rules=rules_from_json(document.get("setting_rules", {})),
     )

@@ -50,10 +50,13 @@ def end_if_done(connection: sa.Connection, study: Any) -> StudyState:
     failure = too_much_failed(connection, current)
     if failure is not None:
         return _end(connection, current, StudyState.FAILED, failure)
-    n_ended = _ended(connection, current).n_trials
-    if current.n_started >= current.n_trials and n_ended >= current.n_started:
-        return _end(connection, current, StudyState.COMPLETED, _all_ended(current))
-    return state
+    ended = _ended(connection, current)
+    if current.n_started < current.n_trials or ended.n_trials < current.n_started:
+        return state
+    if ended.n_failed and not ended.n_others:
+        message = f"Every trial failed. The last one: {_last_message(connection, current)}"
+        return _end(connection, current, StudyState.FAILED, message)
+    return _end(connection, current, StudyState.COMPLETED, _all_ended(current))
 
 
 def stop_study(

@@ -278,6 +278,9 @@ def _obstacle(
         failure = too_much_failed(connection, study)
         if failure is None and "max_failed_trials" in changed:
             return None
+        if failure is None and before.n_started >= before.n_trials:  # every trial failed
+            is_more = study.n_started < study.n_trials
+            return None if is_more else f"{study.reason} Raise n_trials to let it go on."
         return f"{failure or study.reason} Raise max_failed_trials to let it go on."
     if study.is_over_time:
         return f"{timeout_message(study)} Raise it to let the study go on."

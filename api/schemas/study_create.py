@@ -43,6 +43,7 @@ from api.schemas.space import SpaceBody, to_space
 from hpo.errors import InvalidField
 from hpo.objective import Descriptor
 from hpo.seeds import MAX_SEED
+from hpo.setting_rules import setting_faults
 from hpo.study import (
     MAX_MODELS,
     MAX_NOTES,
@@ -287,10 +288,8 @@ class StudyCreate(Body):
 
     def _settings(self, offer: Descriptor, faults: Faults) -> dict[str, Any]:
         settings = self.settings or {}
-        for key in settings if offer.settings else ():
-            if key not in offer.settings:
-                known = ", ".join(offer.settings)
-                faults.add(f"settings.{key}", f"is no setting of this objective; known: {known}")
+        for name, message in setting_faults(settings, offer.settings, offer.setting_rules):
+            faults.add(f"settings.{name}", message)
         return {**offer.settings, **settings}
 
     def _max_steps(self, offer: Descriptor, faults: Faults) -> int | None:
@@ -301,6 +300,8 @@ class StudyCreate(Body):
         epochs = settings["epochs"]
         if offer.max_steps is None or offer.max_steps != offer.settings.get("epochs"):
             return offer.max_steps
+        if any(fault.field == "settings.epochs" for fault in faults):
+            return None
         if type(epochs) is not int or not 1 <= epochs <= MAX_INT:
             faults.add("settings.epochs", f"must be a whole number of 1 or more, got {epochs!r}")
             return None

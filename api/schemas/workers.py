@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from api.schemas.base import (
     WHOLE,
@@ -23,12 +23,26 @@ from api.schemas.study_create import ObjectivePath
 from hpo.errors import VersionMismatch
 from hpo.numbers import strict
 from hpo.objective import Descriptor
+from hpo.setting_rules import rules_from_json, rules_to_json
 from hpo.study import Direction
 from hpo.version import PROTOCOL_VERSION, __version__
 from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
 
 Token = Annotated[Text, Field(min_length=1, max_length=64)]
 Device = Annotated[Name, Field(max_length=64)]
+
+
+class SettingRuleBody(Body):
+    """What a setting may be; a study is refused whose settings are something else."""
+
+    type: Literal["int", "float", "bool", "str"]
+    optional: bool = False
+    choices: Annotated[list[Name], Field(max_length=100, default_factory=list)]
+    minimum: FiniteFloat | None = None
+    maximum: FiniteFloat | None = None
+    above: FiniteFloat | None = None
+    below: FiniteFloat | None = None
+    excludes: Annotated[list[Name], Field(max_length=100, default_factory=list)]
 
 
 class ObjectiveBody(Body):
@@ -41,6 +55,7 @@ class ObjectiveBody(Body):
     max_steps: Count | None = None
     space: SpaceBody | None = None
     settings: Annotated[JsonObject, Field(default_factory=dict)]
+    setting_rules: Annotated[dict[Name, SettingRuleBody], Field(default_factory=dict)]
 
     def to_descriptor(self) -> Descriptor:
         return Descriptor(
@@ -50,6 +65,9 @@ class ObjectiveBody(Body):
             max_steps=self.max_steps,
             space=to_space(self.space),
             settings=self.settings,
+            setting_rules=rules_from_json(
+                {name: rule.model_dump() for name, rule in self.setting_rules.items()}
+            ),
         )
 
 
@@ -164,6 +182,7 @@ class OfferReply(Reply):
     max_steps: int | None
     space: dict[str, dict[str, Any]] | None
     settings: dict[str, Any]
+    setting_rules: dict[str, dict[str, Any]]
     n_workers: int
 
     @classmethod
@@ -175,6 +194,7 @@ class OfferReply(Reply):
             n_workers=offer.n_workers,
             space=space_reply(descriptor.space),
             settings=strict(dict(descriptor.settings)),
+            setting_rules=rules_to_json(descriptor.setting_rules),
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpo.cli.rooms import MissingExtra
+from hpo.errors import InvalidField
 from hpo.exits import Exit
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ def amp_benchmark(
     )
     found = device_of(device)
     heats = heats_of(options, found)
+    if json_file is not None:
+        check_writable(json_file)
     is_complete = _run(heats)
     console().print(table_of(heats))
     for text in filter(None, map(conclusion_of, heats)):
@@ -118,6 +121,12 @@ def table_of(heats: Sequence[Heat]) -> Table:
             made.add_row(*_cells(row_of(heat, entry)))
         made.add_section()
     return made
+
+
+def check_writable(path: Path) -> None:
+    """Raises InvalidField before minutes of measuring are lost for want of a folder."""
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InvalidField("json", f"{path.parent} is no folder that can be written to")
 
 
 def write_json(path: Path, document: Any) -> None:

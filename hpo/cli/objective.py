@@ -19,6 +19,9 @@ Param = Annotated[
     typer.Option(metavar="NAME=VALUE", help="A parameter; others are drawn from the space."),
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Stop after this many reports.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout-seconds", min=0.1, help="End it when it takes longer.")
+]
 Seed = Annotated[int, typer.Option(help="Seed of the drawn parameters and of the trial.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
@@ -36,6 +39,7 @@ def check(
     steps: Steps = 2,
     seed: Seed = 0,
     device: Device = "cpu",
+    timeout_seconds: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
     """Run the first steps of an objective here, without a service.

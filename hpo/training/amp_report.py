@@ -19,6 +19,8 @@ from hpo.version import __version__
 FORMAT = 1
 # Less than this is noise on most machines.
 WORTH = 1.05
+# Quartiles of fewer say nothing.
+ENOUGH_ROUNDS = 3
 FIGURES = (
     *("seconds_per_step", "steps_per_second", "speed_to_fp32"),
     *("held_bytes", "activation_bytes", "weight_copy_bytes"),
@@ -42,9 +44,14 @@ class Spread:
 
 
 def gain(entry: Entry, over: Entry) -> Spread:
-    """How many steps an entry makes while the other makes one, round by round."""
+    """How many steps an entry makes while the other makes one.
+
+    The median is that of the two medians, as the table shows them; the quartiles are of rounds.
+    """
     pairs = zip(over.seconds, entry.seconds, strict=False)  # one that did not fit has none
-    return Spread.of([theirs / ours for theirs, ours in pairs])
+    rounds = Spread.of([theirs / ours for theirs, ours in pairs])
+    median = statistics.median(over.seconds) / statistics.median(entry.seconds)
+    return Spread(low=min(rounds.low, median), median=median, high=max(rounds.high, median))
 
 
 def row_of(heat: Heat, entry: Entry) -> dict[str, Any]:
@@ -81,6 +88,12 @@ def conclusion_of(heat: Heat) -> str | None:
     plain, best = (_fastest(heat, is_amp=is_amp) for is_amp in (False, True))
     if plain is None or best is None:
         return None
+    n_rounds = min(len(best.seconds), len(plain.seconds))
+    if n_rounds < ENOUGH_ROUNDS:
+        return (
+            f"Rounds: {n_rounds}, too few to say whether AMP pays here at batch "
+            f"{heat.batch_size} for {heat.options.model}; take {ENOUGH_ROUNDS} or more (--repeats)."
+        )
     found = gain(best, plain)
     pays = "pays" if found.low > WORTH else "does not pay"
     return (

@@ -42,6 +42,8 @@ class Learner:
     ) -> None:
         self.recipe, self.options, self.device = recipe, options, device
         self.precision = Precision(options.precision, device, allow_slow=options.allow_slow)
+        if self.precision.name == "tf32" and device.type == "cpu":
+            say("precision: tf32 is plain fp32 on a CPU")
         layout = torch.channels_last if options.channels_last else torch.preserve_format
         self.model = recipe.model(params).to(device, memory_format=layout)  # type: ignore[call-overload]  # torch's overloads lack it
         check_weights(self.model)

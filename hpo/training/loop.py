@@ -168,7 +168,7 @@ class Training:
         if self.recipe.metric not in metrics:
             raise ValueError(
                 f"the metric {self.recipe.metric!r} is none of those that evaluate() gives: "
-                f"{', '.join(metrics)}"
+                f"{', '.join(metrics)}; return it from the method metrics()"
             )
         return metrics.pop(self.recipe.metric)
 

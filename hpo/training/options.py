@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hpo.errors import InvalidField
+from hpo.setting_rules import SettingRule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +54,8 @@ class TrainingOptions:
     allow_slow: bool = False
 
     def __post_init__(self) -> None:
-        for name, (is_fit, text) in LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and not is_fit(value):
-                raise InvalidField(name, f"must be {text}, got {value}")
+        for name in RULES:
+            _read(name, getattr(self, name))
         if self.clip_norm is not None and self.clip_value is not None:
             raise InvalidField("clip_value", "clip by norm or by value, not by both")
         if self.deterministic and self.precision == "tf32":
@@ -70,61 +68,37 @@ class TrainingOptions:
         Raises InvalidField that names the option.
         """
         given = {f.name: params[f.name] for f in fields(cls) if f.name in params}
-        return cls(**{name: _convert(name, value) for name, value in given.items()})
+        return cls(**{name: _read(name, value) for name, value in given.items()})
 
 
-def _convert(name: str, value: Any) -> Any:
-    if name in OPTIONAL and value in (None, "", "none", "null"):
-        return None
+def _read(name: str, value: Any) -> Any:
     try:
-        return CONVERTERS[name](value)
-    except (TypeError, ValueError) as error:
-        raise InvalidField(name, f"{error}, got {value!r}") from None
+        return RULES[name].read(value)
+    except ValueError as error:
+        raise InvalidField(name, str(error)) from None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or float(value) != int(float(value)):
-        raise ValueError("must be a whole number")
-    return int(float(value))
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or math.isnan(float(value)):
-        raise ValueError("must be a number")
-    return float(value)
-
-
-def _flag(value: Any) -> bool:
-    flags = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
-    if value not in flags:
-        raise ValueError("must be true or false")
-    return flags[value]
-
-
-Limit = tuple[Callable[[Any], bool], str]
-COUNT: Limit = (lambda value: value >= 1, "1 or more")
-NOT_NEGATIVE: Limit = (lambda value: value >= 0, "0 or more")
-POSITIVE: Limit = (lambda value: value > 0, "above 0")
-LIMITS: dict[str, Limit] = {
-    "epochs": COUNT,
-    "batch_size": COUNT,
-    "micro_batch": COUNT,
-    "eval_batch_size": COUNT,
-    "clip_norm": POSITIVE,
-    "clip_value": POSITIVE,
-    "ema_decay": (lambda value: 0 < value < 1, "between 0 and 1"),
-    "checkpoint_seconds": NOT_NEGATIVE,
-    "loader_workers": NOT_NEGATIVE,
-    "prefetch_factor": COUNT,
-    "resident_share": (lambda value: 0 <= value <= 1, "from 0 to 1"),
-}
-KINDS: dict[str, Callable[[Any], Any]] = {
-    "int": _whole,
-    "float": _number,
-    "bool": _flag,
-    "str": str,
+LIMITS: Mapping[str, Mapping[str, Any]] = {
+    "epochs": {"minimum": 1},
+    "batch_size": {"minimum": 1},
+    "micro_batch": {"minimum": 1},
+    "eval_batch_size": {"minimum": 1},
+    "precision": {"choices": ("auto", "fp32", "tf32", "bf16", "fp16")},
+    "clip_norm": {"above": 0, "excludes": ("clip_value",)},
+    "clip_value": {"above": 0, "excludes": ("clip_norm",)},
+    "ema_decay": {"above": 0, "below": 1},
+    "checkpoint_seconds": {"minimum": 0},
+    "loader_workers": {"minimum": 0},
+    "prefetch_factor": {"minimum": 1},
+    "resident_share": {"minimum": 0, "maximum": 1},
 }
 # The annotations are text here, and name one kind each, or one kind and None.
-CONVERTERS = {f.name: KINDS[str(f.type).partition(" |")[0]] for f in fields(TrainingOptions)}
-OPTIONAL = frozenset(f.name for f in fields(TrainingOptions) if "None" in str(f.type))
+RULES = {
+    f.name: SettingRule(
+        type=str(f.type).partition(" |")[0],
+        optional="None" in str(f.type),
+        **LIMITS.get(f.name, {}),
+    )
+    for f in fields(TrainingOptions)
+}
 DEFAULTS: Mapping[str, Any] = asdict(TrainingOptions())

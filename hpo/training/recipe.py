@@ -17,7 +17,7 @@ from hpo.study import Direction
 from hpo.training.batches import Batch, count_samples
 from hpo.training.data import Split
 from hpo.training.metrics import SampleMeans
-from hpo.training.options import DEFAULTS
+from hpo.training.options import DEFAULTS, RULES
 
 Params = Mapping[str, Any]
 Forward = Callable[..., Any]
@@ -50,6 +50,7 @@ class Recipe(ABC):
             metric=cls.metric,
             max_steps=settings["epochs"],
             settings=settings,
+            setting_rules=RULES,
             summary=(cls.__doc__ or "").strip().partition("\n")[0],
         )
 

@@ -5,15 +5,27 @@ from __future__ import annotations
 import logging
 import math
 import random
+import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpo.conditions import drawing_order, is_active
-from hpo.objective import Descriptor, Trial, TrialPruned, descriptor_of, load_objective
+from hpo.errors import InvalidField
+from hpo.objective import (
+    Descriptor,
+    Objective,
+    Trial,
+    TrialPruned,
+    descriptor_of,
+    load_objective,
+)
+from hpo.setting_rules import setting_faults
 from hpo.space import Categorical, Choice, FloatRange, IntRange, Parameter, Space
 from hpo.study import Direction
 from hpo.trial import Decision, Measurement, Verdict
@@ -22,12 +34,18 @@ from hpo.worker.endings import Ending, ending_of
 
 # An objective that does not hear the verdict is cut off after this many further reports.
 PATIENCE = 3
+# A signal may hit code that swallows the exception, such as a destructor.
+AGAIN_SECONDS = 1.0
 REPORTS_NOTHING = "reported nothing: curves and pruning need trial.report(value, step)"
 NEVER_ASKS = "never asked trial.should_prune(): a pruner cannot save anything"
 GOES_ON = "went on after the verdict prune: raise hpo.TrialPruned when should_prune() says so"
 NOT_FINITE = "a value was not finite: such a trial cannot become the best"
 
 logger = logging.getLogger(__name__)
+
+
+class CheckTimedOut(BaseException):
+    """The objective did not end in time; no Exception, which the objective might catch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +90,9 @@ class CheckReport:
         lines = [f"{self.objective}: {params or 'no parameters'}"]
         lines += [f"step {made.step}: {made.value:g}" for made in self.reports]
         lines += [f"warning: {warning}" for warning in self.warnings]
-        lines += [self.ending.traceback.rstrip()] if self.ending.traceback else []
+        # The last line says the message.
+        trace = self.ending.traceback.rstrip().removesuffix(self.ending.message).rstrip()
+        lines += [trace] if trace else []
         return "\n".join([*lines, f"{self._end_text()}, {self.seconds:.1f} s"])
 
     def _end_text(self) -> str:
@@ -103,33 +123,56 @@ def check_objective(
     seed: int = 0,
     steps: int = 2,
     device: str = "cpu",
+    timeout_seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckReport:
-    """Calls an objective and prunes it after `steps` reports; faults stand in the report."""
+    """Calls an objective and prunes it after `steps` reports; faults stand in the report.
+
+    One that is still going after `timeout_seconds` is ended by a signal, which only the main
+    thread gets. Raises InvalidField for a setting or a parameter that a study could not have.
+    """
     put_code_first(None if code is None else str(code.resolve()))
-    found: list[Descriptor | None] = [None]
     link = DryLink(generator=random.Random(seed), given=params or {}, steps=steps)
-    trials: list[_WatchedTrial] = []
-
-    def call() -> Any:
-        objective = load_objective(path)
-        found[0] = descriptor_of(objective)
-        trials.append(_trial_for(link, found[0], path, settings or {}, seed, device, Path(folder)))
-        return objective(trials[0])
-
+    loaded: list[Objective] = []
+    trial = described = None
     started_at = clock()
-    with tempfile.TemporaryDirectory(prefix="hpo-check-") as folder:
-        ending = ending_of(call)
+    with (
+        tempfile.TemporaryDirectory(prefix="hpo-check-") as folder,
+        _time_limit(timeout_seconds, link),
+    ):
+        ending = ending_of(lambda: loaded.append(load_objective(path)))
+        if loaded:
+            described = descriptor_of(loaded[0])
+            trial = _trial_for(link, described, path, settings or {}, seed, device, Path(folder))
+            ending = ending_of(partial(loaded[0], trial))
     return CheckReport(
         objective=path,
-        descriptor=found[0],
-        params=trials[0].params if trials else {},
-        settings=trials[0].settings if trials else {},
+        descriptor=described,
+        params=trial.params if trial else {},
+        settings=trial.settings if trial else {},
         reports=tuple(link.reports),
         ending=ending,
         seconds=clock() - started_at,
-        warnings=tuple(_warnings(link, trials[0], ending)) if trials else (),
+        warnings=tuple(_warnings(link, trial, ending)) if trial else (),
     )
+
+
+@contextmanager
+def _time_limit(seconds: float | None, link: DryLink) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise CheckTimedOut(link.late_words(seconds))
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def draw(parameter: Parameter, generator: random.Random) -> Choice:
@@ -175,6 +218,19 @@ class DryLink:
     given: Mapping[str, Choice]
     steps: int
     reports: list[Measurement] = field(default_factory=list)
+
+    def late_words(self, seconds: float) -> str:
+        """Why an objective has not ended after so many seconds, and what to do."""
+        if len(self.reports) >= self.steps:
+            return (
+                f"still going after {seconds:g} s, though it was told to end at report "
+                f"{self.steps}; after each report ask trial.should_prune(), and raise "
+                "hpo.TrialPruned when it says so"
+            )
+        return (
+            f"still going after {seconds:g} s, with {len(self.reports)} of {self.steps} reports; "
+            "give it more time with --timeout-seconds, or smaller settings with --set"
+        )
 
     def start(self, resumed_from_step: int | None) -> None:
         logger.info("starts after step %s", resumed_from_step)
@@ -224,15 +280,10 @@ def _trial_for(
 ) -> _WatchedTrial:
     described = descriptor or Descriptor()
     space = described.space
-    if described.settings and (unknown := settings.keys() - described.settings.keys()):
-        raise ValueError(
-            f"settings: {', '.join(sorted(unknown))} unknown; it takes "
-            f"{', '.join(described.settings)}"
-        )
-    if space is not None and (unknown := link.given.keys() - space.keys()):
-        raise ValueError(
-            f"params: {', '.join(sorted(unknown))} not in the space; it has {', '.join(space)}"
-        )
+    for name, sentence in setting_faults(settings, described.settings, described.setting_rules):
+        raise InvalidField(f"settings.{name}", sentence)
+    for name, value in link.given.items() if space is not None else ():
+        _check_param(name, value, space or {})
     return _WatchedTrial(
         link,
         study=path,
@@ -244,6 +295,20 @@ def _trial_for(
         direction=described.direction or Direction.MINIMIZE,
         checkpoint_dir=folder,
     )
+
+
+def _check_param(name: str, value: Choice, space: Space) -> None:
+    if name not in space:
+        raise InvalidField(f"params.{name}", f"is not in the space; it has {', '.join(space)}")
+    parameter = space[name]
+    if isinstance(parameter, Categorical):
+        is_held, words = value in parameter.choices, f"one of {list(parameter.choices)}"
+    else:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_held = is_number and parameter.low <= value <= parameter.high  # type: ignore[operator]  # a number
+        words = f"from {parameter.low:g} to {parameter.high:g}"
+    if not is_held:
+        raise InvalidField(f"params.{name}", f"must be {words}, as its space says, got {value!r}")
 
 
 def _draw_all(link: DryLink, space: Space) -> dict[str, Choice]:

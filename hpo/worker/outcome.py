@@ -79,6 +79,10 @@ def exit_text(exit_code: int) -> str:
     return f"was killed by {name}"
 
 
+# Characters of a message in the worker's own log; the trial has the whole.
+MAX_TOLD = 300
+
+
 def settled_text(outcome: Outcome, settled: Mapping[str, Any], last_step: int | None) -> str:
     """What became of an attempt, for the worker's own log."""
     at = "" if last_step is None else f" at step {last_step}"
@@ -88,7 +92,7 @@ def settled_text(outcome: Outcome, settled: Mapping[str, Any], last_step: int | 
     if settled.get("state") == TrialState.COMPLETE:
         value = outcome.fields.get("values") or outcome.fields.get("value")
         return "complete" if value is None else f"complete, value {value}"
-    first_line = str(outcome.fields.get("message", "")).partition("\n")[0]
+    first_line = str(outcome.fields.get("message", "")).partition("\n")[0][:MAX_TOLD]
     state = str(settled.get("state", "settled")).lower()
     reason = outcome.fields.get("reason")
     return f"{state}{at}" + (f": {reason}: {first_line}" if reason else "")

@@ -73,6 +73,12 @@ def end_by_first_failures(store: Store, held: Claimed, claim: Claim, clock: Cloc
         store.claims.fail(lease_of(claim()), OBJECTIVE_ERROR, {})
 
 
+def end_by_failures_only(store: Store, held: Claimed, claim: Claim, clock: Clock) -> None:
+    store.lifecycle.amend("demo", {"max_failed_trials": None, "n_trials": 2})
+    store.claims.fail(lease_of(held), OBJECTIVE_ERROR, {})
+    store.claims.fail(lease_of(claim()), OBJECTIVE_ERROR, {})
+
+
 def end_by_stop(store: Store, held: Claimed, claim: Claim, clock: Clock) -> None:
     assert store.lifecycle.stop("demo").state is StudyState.STOPPING
     store.claims.complete(lease_of(held), 1.0, {})
@@ -117,6 +123,7 @@ ENDS = [
     (end_by_trials, StudyState.COMPLETED, "All 6 trials have ended."),
     (end_by_failures, StudyState.FAILED, "3 trials failed; max_failed_trials is 3"),
     (end_by_first_failures, StudyState.FAILED, "5 trials failed; no trial has ended otherwise"),
+    (end_by_failures_only, StudyState.FAILED, "Every trial failed. The last one: boom"),
     (end_by_stop, StudyState.STOPPED, "Stopped on request."),
     (end_by_stop_and_a_lost_worker, StudyState.STOPPED, "Stopped on request."),
     (end_by_stop_of_a_paused_study, StudyState.STOPPED, "Stopped on request."),
@@ -365,6 +372,19 @@ def test_a_failed_study_goes_on_when_more_trials_may_fail(
     assert store.studies.get("demo").definition.budget.n_trials == 4
     assert store.lifecycle.amend("demo", {"max_failed_trials": 3}).state is StudyState.RUNNING
     assert complete_all(store, worker_id) == 2
+    assert store.studies.get("demo").state is StudyState.COMPLETED
+
+
+def test_a_study_whose_trials_all_failed_goes_on_with_more_of_them(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    create(n_trials=1)
+    store.claims.fail(lease_of(claim()), OBJECTIVE_ERROR, {})
+    assert store.studies.get("demo").state is StudyState.FAILED
+    # Nothing is left to go on with.
+    assert store.lifecycle.amend("demo", {"timeout_seconds": 60}).state is StudyState.FAILED
+    assert store.lifecycle.amend("demo", {"n_trials": 2}).state is StudyState.RUNNING
+    store.claims.complete(lease_of(claim()), 1.0, {})
     assert store.studies.get("demo").state is StudyState.COMPLETED
 
 

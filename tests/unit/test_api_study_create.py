@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from api.errors import InvalidRequest
 from api.schemas.study_create import EXAMPLE, StudyCreate
 from hpo.objective import Descriptor
+from hpo.setting_rules import rules_from_json, rules_to_json
 from hpo.space import FloatRange, IntRange
 from hpo.study import Algorithm, Direction, StudyDefinition, ValueRule
 
@@ -244,7 +246,42 @@ def test_a_direction_against_the_descriptor_is_refused() -> None:
 
 def test_a_setting_that_the_objective_does_not_list_is_refused() -> None:
     found = faults({**SHORT, "settings": {"epocs": 5}}, OFFER)
-    assert found == {"settings.epocs": "is no setting of this objective; known: epochs, data_dir"}
+    assert found == {"settings.epocs": "is no setting of this objective; did you mean epochs?"}
+    found = faults({**SHORT, "settings": {"lr": 5}}, OFFER)
+    assert found == {"settings.lr": "is no setting of this objective; known: epochs, data_dir"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "fp8"}, "must be one of auto, fp32, tf32, bf16, fp16, got 'fp8'"),
+        ({"micro_batch": 0}, "must be a whole number of 1 or more or null, got 0"),
+        ({"batch_size": 1.5}, "must be a whole number of 1 or more, got 1.5"),
+        ({"ema_decay": 1.5}, "must be a number above 0 and below 1 or null, got 1.5"),
+        ({"resident_share": 2}, "must be a number of 0 or more and of 1 or less, got 2"),
+        ({"compile": "maybe"}, "must be true or false, got 'maybe'"),
+        ({"epochs": [5]}, "must be a whole number of 1 or more, got [5]"),
+        ({"clip_value": 1, "clip_norm": 2}, "excludes clip_norm; set one of the two to null"),
+    ],
+)
+def test_a_setting_is_held_to_the_rule_that_its_objective_gave(
+    settings: dict[str, Any], message: str
+) -> None:
+    options = pytest.importorskip("hpo.training.options")
+    # As the service knows it: what a worker registered.
+    rules = rules_from_json(json.loads(json.dumps(rules_to_json(options.RULES))))
+    kit = Descriptor(settings=options.DEFAULTS, setting_rules=rules)
+    found = faults({**MINIMAL, "settings": settings}, kit)
+    name = next(iter(settings))
+    assert message in found[f"settings.{name}"]
+
+
+def test_sound_settings_of_the_kit_pass_also_as_text() -> None:
+    options = pytest.importorskip("hpo.training.options")
+    kit = Descriptor(settings=options.DEFAULTS, setting_rules=options.RULES)
+    settings = {"batch_size": 64.0, "ema_decay": None, "clip_norm": "0.5", "compile": "true"}
+    found = define({**MINIMAL, "settings": settings}, kit)
+    assert {**found.settings} == {**options.DEFAULTS, **settings}
 
 
 def test_any_setting_goes_where_the_objective_lists_none() -> None:

@@ -353,13 +353,20 @@ class TestPrograms:
             "next(Path('attempt-1').glob('model.*')).rename('sine-3.pt')\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", f"{train}\n{blocks('python')[3]}"],
+            [sys.executable, "-c", f"{train}\n{block_with('python', 'load_state_dict')}"],
             cwd=tmp_path,
             check=True,
             capture_output=True,
             text=True,
         )
         assert done.stdout.splitlines()[-1].startswith("sine 3 4 0.")
+
+    def test_a_class_names_its_metric_and_conditions(self) -> None:
+        found: dict[str, Any] = {}
+        exec(block_with("python", "class Classifier"), found)
+        descriptor = found["Classifier"].descriptor
+        assert (descriptor.metric, descriptor.direction) == ("accuracy", "maximize")
+        assert descriptor.space["momentum"].when == {"optimizer": ("SGD",)}
 
     def test_plain_optuna_reads_the_file(self, tmp_path: Path) -> None:
         (tmp_path / "hpo-data").mkdir()

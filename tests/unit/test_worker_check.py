@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpo.errors import InvalidField
 from hpo.space import Categorical, FloatRange, IntRange
 from hpo.worker.check import GOES_ON, NEVER_ASKS, NOT_FINITE, REPORTS_NOTHING, CheckReport, draw
 from hpo.worker.check import check_objective as check
@@ -108,6 +109,7 @@ def test_a_fault_is_told_with_its_traceback(checked: Checker) -> None:
     report = checked("def checked(trial): return 1 / 0")
     assert not report.is_fine
     assert "a_module.py" in str(report)
+    assert str(report).count("division by zero") == 1
     assert (
         str(report)
         .splitlines()[-1]
@@ -120,9 +122,43 @@ def test_what_cannot_be_imported_is_told() -> None:
     assert "No module named 'no_such_module'" in report.ending.message
 
 
-def test_an_unknown_parameter_is_told(checked: Checker) -> None:
-    report = checked(GOOD, params={"lr": 0.1})
-    assert "lr not in the space; it has x, n" in report.ending.message
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"params": {"lr": 0.1}}, "params.lr: is not in the space; it has x, n"),
+        ({"params": {"x": 99}}, "params.x: must be from 0 to 1, as its space says, got 99"),
+        ({"params": {"n": "2"}}, "params.n: must be from 1 to 3, as its space says, got '2'"),
+        ({"settings": {"epocs": 2}}, "settings.epocs: is no setting .*; did you mean epochs?"),
+    ],
+)
+def test_what_no_study_could_have_is_refused(
+    checked: Checker, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidField, match=message):
+        checked(GOOD, **given)
+
+
+def test_a_setting_of_the_kit_is_refused_in_one_sentence(hpo_command: Callable[..., Any]) -> None:
+    pytest.importorskip("sklearn")
+    answer = hpo_command("objective", "check", "objectives.digits:mlp", "--set", "epochs=abc")
+    words = "error: settings.epochs: must be a whole number of 1 or more, got 'abc'"
+    assert (answer.out, answer.err.strip(), answer.code) == ("", words, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("    trial.report(1, 0)\n    while True: pass", "told to end at report 1"),
+        ("    while True:\n        try: pass\n        except Exception: pass", "0 of 1 reports"),
+    ],
+)
+def test_an_objective_that_never_ends_is_ended_with_a_hint(
+    checked: Checker, body: str, words: str
+) -> None:
+    report = checked(f"def checked(trial):\n{body}", steps=1, timeout_seconds=0.1)
+    assert not report.is_fine
+    assert words in report.ending.message
+    assert str(report).count(words) == 1
 
 
 @pytest.mark.parametrize(

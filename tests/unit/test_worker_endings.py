@@ -17,6 +17,7 @@ from hpo.trial import Reason
 from hpo.worker.endings import MAX_TRACEBACK, clean, ending_of, value_ending
 from hpo.worker.outcome import (
     RELEASE,
+    Outcome,
     exit_outcome,
     exit_text,
     failure,
@@ -229,3 +230,5 @@ def test_what_became_of_an_attempt_reads_as_one_line() -> None:
     assert settled_text(RELEASE, awaiting, 4) == "released at step 4; another attempt will follow"
     assert settled_text(failed, {"state": "FAIL"}, None).startswith("fail: objective_error: the ")
     assert "\n" not in settled_text(failed, {"state": "FAIL"}, None)
+    long = Outcome(verb="fail", fields={"reason": "objective_error", "message": "x" * 100_000})
+    assert len(settled_text(long, {"state": "FAIL"}, None)) < 350

@@ -123,6 +123,25 @@ def test_a_descriptor_fills_the_study(client: TestClient) -> None:
     assert offers[node.objective]["summary"] == "Digits"
     assert offers[node.objective]["n_workers"] == 1
     assert offers[node.objective]["settings"] == {"epochs": 10}
+    assert offers[node.objective]["setting_rules"] == {}
+
+
+def test_settings_are_held_to_the_rules_that_a_worker_registered(client: TestClient) -> None:
+    rules = {
+        "precision": {"type": "str", "choices": ["auto", "bf16"]},
+        "clip": {"type": "float", "optional": True, "above": 0},
+    }
+    node = Node(client, settings={"precision": "auto", "clip": None}, setting_rules=rules)
+    offers = {offer["objective"]: offer for offer in read(client.get("/v1/objectives"))["items"]}
+    assert offers[node.objective]["setting_rules"] == rules
+    sent = document(objective=node.objective, settings={"precision": "fp8", "clip": 0})
+    response = client.post("/v1/studies", json=sent)
+    assert response.status_code == 422
+    assert {fault["field"]: fault["message"] for fault in read(response)["errors"]} == {
+        "settings.precision": "must be one of auto, bf16, got 'fp8'",
+        "settings.clip": "must be a number above 0 or null, got 0",
+    }
+    assert node.launch(settings={"clip": 0.5})["settings"] == {"precision": "auto", "clip": 0.5}
 
 
 def test_studies_are_listed_newest_first_page_by_page(client: TestClient) -> None:

@@ -161,6 +161,20 @@ def test_the_conclusion_says_whether_it_pays(half_seconds: float, words: str) ->
     assert text.startswith(words)
     assert f"{1 / half_seconds:.2f} times the steps of fp32" in text
     assert conclusion_of(tiny()) is None
+    for entry in heat.entries:
+        entry.seconds = entry.seconds[:2]
+    text = conclusion_of(heat)
+    assert text is not None
+    assert text.startswith("Rounds: 2, too few to say whether AMP pays")
+
+
+def test_the_gain_agrees_with_the_medians_that_are_shown() -> None:
+    heat = tiny()
+    base, half = heat.entries
+    base.seconds, half.seconds = [1.0, 4.0, 2.0], [2.0, 1.0, 1.0]
+    assert row_of(heat, half)["speed_to_fp32"] == {"low": 1.25, "median": 2.0, "high": 3.0}
+    half.seconds = [1.0, 2.0, 4.0]
+    assert row_of(heat, half)["speed_to_fp32"]["median"] == 1.0
 
 
 def test_spread_of_rounds() -> None:
@@ -276,6 +290,7 @@ class TestCommand:
         [
             (["--model", "vgg"], 1, "model: must be simple_cnn or resnet18"),
             (["--batch", "1"], 1, "batch: must be 2 or more"),
+            (["--json", "/nonexistent/a.json"], 1, "json: /nonexistent is no folder"),
             (["--device", "tpu"], 1, "device: must be auto, cpu, cuda"),
             (["--precision", "fp16"], 1, "set allow_slow"),
         ],

@@ -234,11 +234,17 @@ def test_a_metric_must_have_one_value_a_sample(kit: Any, shape: tuple[int, ...])
         Objective()(kit.trial()[0])
 
 
+def test_tf32_on_a_cpu_says_what_it_is(kit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    trial, _ = kit.trial(precision="tf32", epochs=1)
+    kit.Tiny()(trial)
+    assert "tf32 is plain fp32 on a CPU" in capsys.readouterr().out
+
+
 def test_a_metric_that_nobody_computes_is_named(kit: Any) -> None:
     class Objective(kit.Tiny):  # type: ignore[name-defined, misc]  # a fixture's class
         metric = "f1"
 
-    with pytest.raises(ValueError, match=r"'f1' is none of .* loss, accuracy"):
+    with pytest.raises(ValueError, match=r"'f1' is none of .* loss, accuracy; .* metrics\(\)"):
         Objective()(kit.trial()[0])
 
 
