@@ -14,6 +14,9 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpo.errors import HpoError
+from hpo.exits import Exit
+
 # Recognisable, so that scanners find tokens that were published by mistake.
 PREFIX = "hpo_"
 TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "HPO_TOKEN", "HPO_TOKEN_FILE"
@@ -62,17 +65,35 @@ def check_token_name(name: str) -> str:
     return name
 
 
+class InvalidToken(HpoError):
+    """What was given as a token cannot be one."""
+
+    exit_code = Exit.DENIED
+
+
 def read_token_file(path: Path) -> str | None:
     """The token in a file; None when the file is empty. Raises OSError when it cannot be read."""
-    return path.read_text(encoding="utf-8").strip() or None
+    return _sound(path.read_text(encoding="utf-8").strip(), str(path)) or None
 
 
 def token_of(environ: Mapping[str, str]) -> str | None:
-    """The token that the environment gives, by itself or by the name of a file."""
+    """The token that the environment gives, by itself or by the name of a file.
+
+    Raises InvalidToken when it cannot be one, or the file cannot be read.
+    """
     if given := environ.get(TOKEN_VARIABLE, "").strip():
-        return given
+        return _sound(given, TOKEN_VARIABLE)
     path = environ.get(TOKEN_FILE_VARIABLE, "").strip()
-    return read_token_file(Path(path)) if path else None
+    try:
+        return read_token_file(Path(path)) if path else None
+    except OSError as error:
+        raise InvalidToken(f"{TOKEN_FILE_VARIABLE}: {path}: {error.strerror}") from None
+
+
+def _sound(token: str, source: str) -> str:
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidToken(f"{source} holds a line break, or another character that no token has")
+    return token
 
 
 def without_token(environ: Mapping[str, str]) -> dict[str, str]:

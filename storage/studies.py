@@ -101,7 +101,13 @@ class Studies:
             return bool(answer["created"])
 
         created = written(self._database, transaction)
-        return self.get(definition.name), created
+        try:
+            return self.get(definition.name), created
+        except NotFound:
+            raise Conflict(
+                f"The study {definition.name!r} that this request has created was deleted since; "
+                "send it with another Idempotency-Key to create it anew."
+            ) from None
 
     def get(self, name: str) -> StudyRecord:
         """Raises NotFound."""
@@ -348,9 +354,13 @@ def _refuse_difference(
         if existing[field] != requested[field]
     }
     if difference:
+        cure = (
+            "choose another name, leave these fields as they are, or clone the study with changes."
+        )
+        if difference.keys() <= set(CHANGEABLE):
+            cure = f"they can be changed while it stands: hpo study extend {name}, or PATCH."
         raise StudyExists(
-            f"A study {name!r} exists with another {', '.join(difference)}; "
-            "choose another name, leave these fields as they are, or clone the study with changes.",
+            f"A study {name!r} exists with another {', '.join(difference)}; {cure}",
             difference=difference,
         )
 

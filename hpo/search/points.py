@@ -28,8 +28,8 @@ def point_faults(space: Space | None, params: Mapping[str, Any]) -> Iterator[tup
             yield name, f"is no parameter of this study; {known(name, space)}"
         elif space is not None and not _holds(space[name], value):
             yield name, f"must be {_wanted(space[name])}, got {value!r}"
-        elif space is not None and _is_ruled_out(space[name], params):
-            yield name, "is not part of a trial with these values; see its condition (when)"
+        elif space is not None and not is_active(space[name], params):
+            yield name, _out_of_place(space[name], params)
         elif not _is_plain(value):
             yield name, f"must be a number of at most {MAX_EXACT}, got {value!r:.60}"
 
@@ -55,8 +55,11 @@ def misfits(space: Space | None, params: Mapping[str, Any]) -> list[str]:
     return list(found | dict.fromkeys(others))
 
 
-def _is_ruled_out(parameter: Parameter, params: Mapping[str, Any]) -> bool:
-    return parameter.when.keys() <= params.keys() and not is_active(parameter, params)
+def _out_of_place(parameter: Parameter, params: Mapping[str, Any]) -> str:
+    missing = [name for name in parameter.when if name not in params]
+    if missing:  # drawn by the sampler, they might leave no room for it
+        return f"is conditional (when); give {', '.join(missing)} as well"
+    return "is not part of a trial with these values; see its condition (when)"
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:

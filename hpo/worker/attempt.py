@@ -85,6 +85,7 @@ class Attempt:
         self._has_started = False
         self._user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
+        self._is_over = False
         self._last_step: int | None = None
         self._outcome: Outcome | None = None
         self._takers = {
@@ -148,6 +149,7 @@ class Attempt:
             self._tell_child("refused", message=str(error))
 
     def on_lost(self, error: ApiError) -> None:
+        self._is_over = error.code == "trial_finished"
         self.lose(str(error))
 
     def _overrun(self, failure: Outcome) -> None:
@@ -311,12 +313,17 @@ class Attempt:
         if settled is None:
             cause = self._cut.why if self._cut else "its outcome could not be delivered"
             logger.warning("%s: dropped: %s", self.claim.label, cause)
+            if self._is_over:  # no attempt will go on from here
+                self._remove_folder()
             return
         text = settled_text(self._outcome, settled, self._last_step)
         logger.info("%s: %s", self.claim.label, text)
         if not settled.get("awaiting_attempt") and TrialState(settled["state"]).is_finished:
-            root = self._options.checkpoints
-            checkpoints.remove_trial_folder(root, self.claim.study_uuid, self.claim.number)
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        root = self._options.checkpoints
+        checkpoints.remove_trial_folder(root, self.claim.study_uuid, self.claim.number)
 
     def _order(self) -> Message:
         claim, options = self.claim, self._options
