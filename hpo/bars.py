@@ -18,8 +18,15 @@ def n_ended(study: Mapping[str, Any]) -> int:
 def study_bar(study: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Shows the trials that have ended, the best value, and what a study waits for."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # Names and reasons may be long, and a narrow terminal must not lose the count for them.
+    count = Column(no_wrap=True, min_width=2 * len(str(study["budget"]["n_trials"])) + 1)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(table_column=count),
+    )
     with Progress(*columns, TextColumn("{task.fields[words]}")) as bar:
         line = bar.add_task(study["name"], total=study["budget"]["n_trials"], words="")
 
@@ -33,6 +40,6 @@ def study_bar(study: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]]
 
 def _words(study: Mapping[str, Any]) -> str:
     best = f"best {study['best']['value']:.6g}" if study["best"] else ""
-    why = study["reason"] or study["blocked"]
     state = "" if study["state"] == "running" else study["state"]
+    why = "" if state == "completed" else study["reason"] or study["blocked"]
     return ", ".join(word for word in (best, state, why) if word)

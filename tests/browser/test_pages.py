@@ -18,7 +18,7 @@ from tests.acceptance.conftest import Service, serve
 from tests.proxy_kit import await_fact, proxied, served
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Request
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -63,7 +63,7 @@ class Browser:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.faults: list[str] = []
-        page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
+        page.on("requestfailed", self._note_failed)
         page.on(
             "response",
             lambda reply: (
@@ -71,6 +71,10 @@ class Browser:
             ),
         )
         page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
+
+    def _note_failed(self, request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page was left before the answer came
+            self.faults.append(f"failed: {request.url}")
 
 
 @pytest.fixture
