@@ -62,7 +62,7 @@ def test_the_environment_gives_a_token_or_a_file_of_one(tmp_path: Path) -> None:
     assert token_of({"HPO_TOKEN": "hpo_given\n", "HPO_TOKEN_FILE": "/nowhere"}) == "hpo_given"
     file.write_text("\n")
     assert token_of({"HPO_TOKEN_FILE": str(file)}) is None
-    with pytest.raises(InvalidToken, match="HPO_TOKEN_FILE: .*missing"):
+    with pytest.raises(InvalidToken, match=r"HPO_TOKEN_FILE: .*missing"):
         token_of({"HPO_TOKEN_FILE": str(tmp_path / "missing")})
     with pytest.raises(InvalidToken, match="line break") as caught:
         token_of({"HPO_TOKEN": "hpo_secret\nx"})
