@@ -89,7 +89,8 @@ def family(part: psutil.Process) -> list[psutil.Process]:
 def test_a_study_from_the_readme_runs_and_ctrl_c_ends_everything(start: Start) -> None:
     service = start()
     port = service.url.rpartition(":")[2]
-    lines = [line for line in README.read_text().splitlines() if line.startswith("curl -sf")]
+    text = README.read_text().splitlines()
+    lines = [line for line in text if line.replace("'", "").startswith("curl -sf localhost:8080/")]
     lines = [line.replace("localhost:8080", f"127.0.0.1:{port}") for line in lines]
     for line in lines[:-1]:
         subprocess.run(shlex.split(line), check=True, capture_output=True)
