@@ -38,6 +38,9 @@ Database = Annotated[
         help="sqlite:///file.db or postgresql+psycopg://user:password@host/name.",
     ),
 ]
+Key = Annotated[
+    str | None, typer.Option(help="Idempotency key: the same command again does nothing twice.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 StudyName = Annotated[
     str,

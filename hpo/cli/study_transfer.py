@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hpo.cli.completion import complete_study
-from hpo.cli.options import DEFAULT_URL, AsJson, Settings, StudyName, Url, pairs
+from hpo.cli.options import DEFAULT_URL, AsJson, Key, Settings, StudyName, Url, pairs
 from hpo.cli.study_create import Direction, Name, NTrials, Objective, merged, read_file
 
 NewName = Annotated[str, typer.Argument(help="Name of the new study.", metavar="NEW")]
@@ -44,9 +44,6 @@ OtherName = Annotated[str | None, typer.Option("--name", help="Another name for 
 Document = Annotated[
     Path | None,
     typer.Option("--file", "-f", help="YAML or JSON, as for study create, with Optuna's name."),
-]
-Key = Annotated[
-    str | None, typer.Option(help="Idempotency key: the same command again does nothing twice.")
 ]
 
 FORMS = {".json": "json", ".csv": "csv"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, TrialNumber, Url, pairs
+from hpo.cli.options import DEFAULT_URL, AsJson, Key, StudyName, TrialNumber, Url, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +26,6 @@ File = Annotated[
 ]
 Extend = Annotated[
     bool, typer.Option("--extend", help="Raise the number of trials where there is no room.")
-]
-Key = Annotated[
-    str | None, typer.Option(help="Idempotency key: the same command again does nothing twice.")
 ]
 Reason = Annotated[str, typer.Option(help="Why, for those who come later.")]
 

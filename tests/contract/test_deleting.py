@@ -300,3 +300,13 @@ def test_a_sampler_that_was_at_it_hands_nothing_over(
     create()
     monkeypatch.undo()
     assert store.claims.claim(request(worker_id)) is not None
+
+
+def test_a_creation_repeated_after_the_study_was_deleted_says_so(store: Store) -> None:
+    made = definition()
+    store.studies.create(made, given=frozenset(), key="again")
+    store.deleting.mark("demo", force=True)
+    assert store.deleting.purge() == 1
+    with pytest.raises(Conflict, match="another Idempotency-Key"):
+        store.studies.create(made, given=frozenset(), key="again")
+    assert store.studies.create(made, given=frozenset(), key="new")[1]

@@ -30,6 +30,23 @@ def enqueue(store: Store, *points: dict[str, Any], asked: Request = ONCE) -> lis
     return store.enqueueing.enqueue("demo", [Point(params=params) for params in points], asked)
 
 
+def test_a_conditional_parameter_comes_with_those_it_depends_on(
+    store: Store, create: Create
+) -> None:
+    """Drawn by the sampler, they might leave no room for it, and the point would be lost."""
+    create(
+        space={
+            "kind": Categorical(choices=("adam", "sgd")),
+            "momentum": FloatRange(low=0, high=1, when={"kind": ("sgd",)}),
+        }
+    )
+    with pytest.raises(InvalidFields, match=r"points\.0\.params\.momentum: .*give kind as well"):
+        enqueue(store, {"momentum": 0.5})
+    with pytest.raises(InvalidFields, match="not part of a trial with these values"):
+        enqueue(store, {"momentum": 0.5, "kind": "adam"})
+    assert enqueue(store, {"momentum": 0.5, "kind": "sgd"}) == [0]
+
+
 def test_points_come_before_what_the_sampler_draws(
     store: Store, create: Create, claim: Claim
 ) -> None:

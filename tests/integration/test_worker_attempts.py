@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from hpo.worker.agent import Agent
+from hpo.worker.checkpoints import trial_folder
 from hpo.worker.children import Children
 from hpo.worker.options import WorkerOptions
 from tests.fake_service import FakeService, problem
@@ -232,6 +233,28 @@ def test_a_lost_lease_is_noticed_by_a_report(
         service.wait_for("report")
         await_end(int(pid_file.read_text()))
     assert service.trial_verbs == ["start", "report"]
+
+
+def test_the_folder_of_a_trial_that_ended_elsewhere_is_removed(
+    service: FakeService, children: Children, tmp_path: Path
+) -> None:
+    """One whose lease is another attempt's stays: that attempt goes on from there."""
+    service.heartbeat_seconds = 3600.0
+    claim = service.offer("samples:stubborn", settings={"pid_file": str(tmp_path / "pid")})
+    folder = trial_folder(tmp_path, claim["study_uuid"], claim["number"])
+    was_there = []
+
+    def refuse(verb: str, _: dict[str, Any]) -> Any:
+        if verb == "report":
+            was_there.append(folder.exists())
+            return problem(409, "trial_finished")
+        return None
+
+    service.refuse = refuse
+    with working(service, children, tmp_path):
+        service.wait_for("report")
+        await_fact(lambda: not folder.exists())
+    assert was_there == [True]
 
 
 def test_reports_wait_while_the_api_is_away_and_arrive_once_in_order(

@@ -102,6 +102,17 @@ def test_the_verdict_is_optuna_s(
         assert found.evidence[name] == pytest.approx(fact, nan_ok=True), name
 
 
+@pytest.mark.parametrize(("n_min_trials", "verdict"), [(1, "prune"), (3, "continue")])
+def test_a_step_that_few_trials_reached_may_be_left_alone(n_min_trials: int, verdict: str) -> None:
+    known = StepValues()
+    for last in (10, 10, 10, 10, 10, 100):
+        known.add(dict.fromkeys(range(last + 1), 0.5))
+    options = {"n_startup_trials": 0, "n_min_trials": n_min_trials}
+    definition = define(Algorithm(name="median", options=options), Direction.MINIMIZE)
+    own = {11: 0.51}
+    assert decide_from(definition, lambda: own, lambda: known).verdict == verdict
+
+
 @pytest.mark.parametrize("name", ["hyperband", "successive_halving", "patient", "threshold"])
 def test_other_pruners_are_asked(name: str) -> None:
     assert not is_known(define(Algorithm(name=name), Direction.MINIMIZE))
