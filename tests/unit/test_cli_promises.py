@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +22,10 @@ from hpo.cli.study_trial import followed
 from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
+from tests.pages import text_of
 
 Call = Callable[..., Any]
 
-ROOT = Path(__file__).resolve().parents[2]
 # What runs until it is ended, and shows what it does meanwhile.
 SERVING = {"up", "api", "worker", "demo"}
 
@@ -56,9 +55,9 @@ def test_every_command_that_takes_arguments_shows_an_example() -> None:
 
 
 class TestExits:
-    def test_each_has_one_meaning_which_help_and_readme_tell(self, hpo_command: Call) -> None:
+    def test_each_has_one_meaning_which_help_and_the_docs_tell(self, hpo_command: Call) -> None:
         assert MEANINGS.keys() == set(Exit)
-        rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        rows = re.findall(r"^\| (\d+) \| (.*) \|$", text_of("docs/cli.md"), re.MULTILINE)
         assert dict(rows) == {str(code.value): text for code, text in MEANINGS.items()}
         shown = " ".join(hpo_command("--help").out.split())
         assert all(f"{code.value} {text}" in shown for code, text in MEANINGS.items())
