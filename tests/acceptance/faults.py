@@ -131,6 +131,7 @@ class OwnPostgres:
         self.start()
         uri = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://")
         self.url = sa.make_url(uri).render_as_string(hide_password=False)
+        self.log: Path = self._server.log
 
     def start(self) -> None:
         """Starts the server, which recovers from whatever its end was."""
