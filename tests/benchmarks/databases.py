@@ -121,6 +121,7 @@ class Databases(Protocol):
     """Copies of filled databases, of one kind."""
 
     kind: str
+    pid: int | None  # of the server, where there is one
 
     def stored(
         self, n_trials: int, sampler: str = "random"
@@ -132,6 +133,7 @@ class SqliteDatabases:
     """Files in a folder. They are in WAL mode, for whoever opens them."""
 
     kind = "SQLite"
+    pid = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -157,6 +159,7 @@ class ServerDatabases:
 
     def __init__(self, server: OwnPostgres) -> None:
         self.server = server
+        self.pid = server.pid
         self._databases = PostgresDatabases(server.url)
         self._templates: dict[tuple[int, str], str] = {}
 

@@ -112,12 +112,13 @@ class Report:
 
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     low, high = figure.quartiles
+    is_one = len(figure.values) == 1
     verdict = {None: "", True: f"{figure.bound}: met", False: f"{figure.bound}: MISSED"}
     return (
         figure.name,
         f"{_number(figure.median)} {figure.unit}".rstrip(),
-        f"{_number(low)} – {_number(high)}",
-        f"n={len(figure.values)}",
+        "" if is_one else f"{_number(low)} – {_number(high)}",
+        "" if is_one else f"n={len(figure.values)}",
         verdict[figure.is_met],
     )
 

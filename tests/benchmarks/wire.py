@@ -16,6 +16,7 @@ class Refused(Exception):
     def __init__(self, status: int, problem: Any) -> None:
         super().__init__(f"{status}: {problem}")
         self.status = status
+        self.code = problem.get("code") if isinstance(problem, dict) else None
 
 
 class Wire:
