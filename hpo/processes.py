@@ -55,18 +55,22 @@ def start_part(
     *,
     log: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Part:
     """Starts `hpo` with these arguments; its output goes to `log`, or to where ours goes."""
     # Own session: Ctrl-C reaches us alone, and we end the parts in the right order.
     command = [sys.executable, "-P", "-m", "hpo.cli", *arguments, "--end-with-parent"]
     if log is None:
-        return Part(name=name, process=_popen(command, None, environment))
+        return Part(name=name, process=_popen(command, None, environment, pass_fds))
     with log.open("ab") as output:
-        return Part(name=name, process=_popen(command, output.fileno(), environment))
+        return Part(name=name, process=_popen(command, output.fileno(), environment, pass_fds))
 
 
 def _popen(
-    command: Sequence[str], output: int | None, environment: Mapping[str, str] | None
+    command: Sequence[str],
+    output: int | None,
+    environment: Mapping[str, str] | None,
+    pass_fds: Sequence[int],
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
@@ -75,4 +79,5 @@ def _popen(
         stdout=output,
         stderr=output,
         start_new_session=True,
+        pass_fds=pass_fds,
     )
