@@ -22,6 +22,8 @@ PARTS_SECONDS = 20.0  # for the worker and the API to end, beside the grace of t
 class LocalServiceFailed(HpoError):
     """The service did not start."""
 
+    code = "local_service_failed"
+
 
 def start_service(data: Path, options: Mapping[str, Any]) -> tuple[str, Callable[[], None]]:
     """Starts `hpo up` and waits until it is; answers its address, and what ends it."""

@@ -33,9 +33,13 @@ FIRST_PORT, LAST_PORT = 8080, 8179
 class PartEnded(HpoError):
     """A part of the service has ended on its own."""
 
+    code = "part_ended"
+
 
 class PortInUse(HpoError):
     """Another program listens on this port."""
+
+    code = "port_in_use"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,6 +29,8 @@ Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 class ObjectiveFailed(HpoError):
     """An objective that a worker could not run."""
 
+    code = "objective_failed"
+
 
 def check(
     path: Path,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
-from hpo.exits import Exit
+from hpo.cli.problems import Interrupted
 
 if TYPE_CHECKING:
     from hpo.client import Client
@@ -43,8 +43,8 @@ def watch_or_leave(client: Client, name: str, **options: Any) -> None:
     try:
         watch_study(client, name, **options)
     except KeyboardInterrupt:
-        typer.echo(f"Study {name} goes on; watch it again with: hpo study watch {name}", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        words = f"Study {name} goes on; watch it again with: hpo study watch {name}"
+        raise Interrupted(words) from None
 
 
 def watch_study(
