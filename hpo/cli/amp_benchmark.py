@@ -20,26 +20,33 @@ if TYPE_CHECKING:
 MEBIBYTE = 2**20
 PARTS = ("held", "weight_copy", "activation", "peak")
 
-Model = Annotated[str, typer.Option(help="simple_cnn (60,362 weights) or resnet18 (11 million).")]
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="simple_cnn (60,362 weights) or resnet18 (11 million).")
+]
 Batch = Annotated[
     list[int] | None,
-    typer.Option(help="Samples of one step; give it once for each.", show_default="by device"),
+    typer.Option(
+        metavar="N", help="Samples of one step; give it once for each.", show_default="by device"
+    ),
 ]
 PrecisionName = Annotated[
     list[str] | None,
     typer.Option(
         "--precision",
-        help="fp32, tf32, bf16 or fp16; once for each. fp32 always takes part.",
+        metavar="fp32|tf32|bf16|fp16",
+        help="Give it once for each; fp32 always takes part.",
         show_default="all that the device is made for",
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")]
 Steps = Annotated[
     int | None,
     typer.Option(min=1, help="Steps in one turn.", show_default="a third of a second of them"),
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds in which each kind has one turn.")]
-AllowSlow = Annotated[bool, typer.Option("--allow-slow", help="fp16 on a CPU as well.")]
+AllowSlow = Annotated[
+    bool, typer.Option("--allow-slow", help="Measure fp16 on a CPU as well, which is slow.")
+]
 
 
 def amp_benchmark(

@@ -20,7 +20,9 @@ POLL_SECONDS = 1.0
 SHOWN_STEPS = 20
 LIVE = ("RUNNING", "WAITING")
 
-Tail = Annotated[int | None, typer.Option(min=1, max=10_000, help="Only so many last lines.")]
+Tail = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="Only so many of the last lines.")
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial has ended.")]
 
 

@@ -16,7 +16,7 @@ from hpo.cli.options import (
     DashboardWrites,
     Devices,
     EndWithParent,
-    Settings,
+    OwnSettings,
     Slots,
 )
 from hpo.cli.processes import Interrupts, end_with_parent
@@ -42,7 +42,7 @@ def up(
     port: Port = None,
     code: Code = None,
     allow: Allow = None,
-    settings: Settings = None,
+    settings: OwnSettings = None,
     commands: Commands = None,
     dashboard_writes: DashboardWrites = False,
     grace_seconds: GraceSeconds = 30.0,

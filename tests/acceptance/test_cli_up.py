@@ -94,7 +94,7 @@ def test_a_study_from_the_readme_runs_and_ctrl_c_ends_everything(start: Start) -
     lines = [line.replace("localhost:8080", f"127.0.0.1:{port}") for line in lines]
     for line in lines[:-1]:
         subprocess.run(shlex.split(line), check=True, capture_output=True)
-    watched = hpo("study", "watch", "bowl", "--timeout", "120", url=service.url)
+    watched = hpo("study", "watch", "bowl", "--timeout-seconds", "120", url=service.url)
     assert watched.returncode == 0, watched
     assert "Study bowl: completed" in watched.stdout
     assert " 30/30 " in watched.stdout

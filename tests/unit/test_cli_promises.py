@@ -49,10 +49,28 @@ def test_every_command_that_answers_something_has_json() -> None:
     assert without == SERVING
 
 
-def test_every_command_that_takes_arguments_shows_an_example() -> None:
-    hidden = {"demo"}
-    without = {path for path, command in all_commands() if "Examples:" not in (command.help or "")}
-    assert without - hidden == set()
+def test_every_command_says_what_it_does_and_shows_an_example() -> None:
+    for path, command in all_commands():
+        first, _, _ = command.help.partition("\n")
+        assert re.fullmatch(r"[A-Z].*\.", first), path
+        assert f"  hpo {path}" in command.help, path
+
+
+def test_every_option_says_what_it_is() -> None:
+    for path, command in all_commands():
+        for option in command.params:
+            is_hidden = getattr(option, "hidden", False)
+            assert is_hidden or re.fullmatch(r"[A-Za-z].*[^ ]", option.help or ""), (path, option)
+
+
+def test_the_same_thing_has_the_same_name_everywhere() -> None:
+    told: dict[str, set[str]] = {}
+    for _, command in all_commands():
+        for option in command.params:
+            for name in option.opts if option.param_type_name == "option" else ():
+                told.setdefault(name, set()).add(str(option.metavar))
+    assert {name for name in told if name.startswith("--timeout")} == {"--timeout-seconds"}
+    assert {name: metavars for name, metavars in told.items() if len(metavars) > 1} == {}
 
 
 class TestExits:

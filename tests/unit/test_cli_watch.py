@@ -235,5 +235,5 @@ def test_small_words(show: Callable[[Any], str], value: Any, text: str) -> None:
 
 def test_ctrl_c_ends_the_watching_not_the_study() -> None:
     client: Any = Scripted(study(), KeyboardInterrupt())
-    with pytest.raises(Interrupted, match="digits goes on; .*hpo study watch digits"):
+    with pytest.raises(Interrupted, match=r"digits goes on; .*hpo study watch digits"):
         watch_or_leave(client, "digits")
