@@ -23,6 +23,8 @@ from hpo.cli.study_trial import followed
 from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
+from hpo.search.pruners import PRUNERS
+from hpo.search.samplers import SAMPLERS
 
 Call = Callable[..., Any]
 
@@ -63,11 +65,17 @@ def test_every_option_says_what_it_is() -> None:
             assert is_hidden or re.fullmatch(r"[A-Za-z].*[^ ]", option.help or ""), (path, option)
 
 
+def test_all_samplers_and_pruners_are_named() -> None:
+    options = {option.name: option.help for option in dict(all_commands())["study create"].params}
+    assert all(name in options["sampler"] for name in SAMPLERS)
+    assert all(name in options["pruner"] for name in PRUNERS)
+
+
 def test_the_same_thing_has_the_same_name_everywhere() -> None:
     told: dict[str, set[str]] = {}
     for _, command in all_commands():
         for option in command.params:
-            for name in option.opts if option.param_type_name == "option" else ():
+            for name in filter(lambda name: name.startswith("--"), option.opts):
                 told.setdefault(name, set()).add(str(option.metavar))
     assert {name for name in told if name.startswith("--timeout")} == {"--timeout-seconds"}
     assert {name: metavars for name, metavars in told.items() if len(metavars) > 1} == {}
