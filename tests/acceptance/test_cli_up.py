@@ -17,9 +17,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from tests.pages import text_of
 from hpo.client import Client
 from tests.acceptance.conftest import await_fact, is_ready
+from tests.pages import text_of
 
 pytestmark = pytest.mark.alone
 

@@ -22,14 +22,14 @@ from hpo.cli.study_trial import followed
 from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
-from tests.pages import text_of
 from hpo.search.pruners import PRUNERS
 from hpo.search.samplers import SAMPLERS
+from tests.pages import text_of
 
 Call = Callable[..., Any]
 
 # What runs until it is ended, and shows what it does meanwhile.
-SERVING = {"up", "api", "worker", "demo"}
+SERVING = {"api", "worker"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,7 +37,7 @@ def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]
         path = f"{words} {name}".strip()
         if hasattr(command, "commands"):
             yield from all_commands(command, path)
-        else:
+        elif not command.hidden:
             yield path, command
 
 
