@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +131,6 @@ def test_refusals_carry_the_problem_document(
     for call in (closed.refresh, closed.wait, closed.events, lambda: other_client.open("asked")):
         with pytest.raises(hpo.HpoError, match="has been closed; make another"):
             call()
-
-
-@pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed")
-def test_trials_are_a_table(sqlite_service: Service) -> None:
-    study = asked(sqlite_service)
-    table = study.dataframe()
-    (trial,) = study.trials()
-    assert list(table.index) == [0]
-    assert table.loc[0, "params.x"] == trial["params"]["x"]
-    assert table.loc[0, "value"] == trial["value"]
-    assert study.dataframe("PRUNED").empty
 
 
 def test_the_readmes_program_has_a_service_of_its_own(tmp_path: Path) -> None:

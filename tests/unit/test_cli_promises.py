@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ Call = Callable[..., Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 # What runs until it is ended, and shows what it does meanwhile.
-SERVING = {"up", "api", "worker", "demo"}
+SERVING = {"api", "worker", "demo"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,6 +80,106 @@ def test_the_same_thing_has_the_same_name_everywhere() -> None:
                 told.setdefault(name, set()).add(str(option.metavar))
     assert {name for name in told if name.startswith("--timeout")} == {"--timeout-seconds"}
     assert {name: metavars for name, metavars in told.items() if len(metavars) > 1} == {}
+
+
+# What each command needs so that it gets as far as the service; arguments are filled in.
+GIVEN = {
+    "study create": ("--name", "a"),
+    "study adopt": ("--name", "a"),
+    "study extend": ("--n-trials", "1"),
+    "study label": ("--no-tags",),
+    "study enqueue": ("--param", "x=1"),
+    "study export": ("-o", "-"),
+    "token create": ("--role", "admin"),
+}
+# These need no service; what they refuse is something else.
+REFUSED = {
+    "amp-benchmark": (("--model", "vgg"), Exit.USAGE, "invalid"),
+    "objective check": (("nothing:here",), Exit.FAILED, "objective_failed"),
+    "db upgrade": (("--db", "mysql://here"), Exit.USAGE, "invalid"),
+    "up": (("--port", "{taken}"), Exit.FAILED, "port_in_use"),
+}
+WITH_JSON = sorted(path for path, _ in all_commands() if path not in SERVING)
+
+
+def arguments_of(command: Any, file: Path) -> list[str]:
+    words = {"STUDY": "first", "TRIAL": "0", "FILE": str(file)}
+    required = [found for found in command.params if found.required]
+    return [
+        words.get(found.metavar, "other")
+        for found in required
+        if found.param_type_name == "argument"
+    ]
+
+
+class TestProblems:
+    """With --json an error is one problem document on standard error, and no answer."""
+
+    def problem(self, answer: Any, code: int) -> dict[str, Any]:
+        assert (answer.code, answer.out) == (code, ""), answer
+        (line,) = answer.err.splitlines()
+        document: dict[str, Any] = json.loads(line)
+        assert document["type"] == "about:blank"
+        assert document["title"]
+        assert document["detail"]
+        return document
+
+    @pytest.mark.parametrize("path", WITH_JSON)
+    def test_a_wrong_command_line(self, hpo_command: Call, path: str) -> None:
+        answer = hpo_command(*path.split(), "--nonsense", "--json")
+        problem = self.problem(answer, Exit.USAGE)
+        assert problem["code"] == "usage"
+        assert "--nonsense" in problem["detail"]
+
+    @pytest.mark.parametrize("path", sorted(set(WITH_JSON) - REFUSED.keys()))
+    def test_no_service(self, hpo_command: Call, path: str, tmp_path: Path) -> None:
+        """Port 9 is one that nobody listens on."""
+        file = tmp_path / "study.json"
+        file.write_text("{}")
+        words = (*arguments_of(dict(all_commands())[path], file), *GIVEN.get(path, ()))
+        url = "http://127.0.0.1:9"
+        problem = self.problem(hpo_command(*path.split(), *words, "--url", url, "--json"), 1)
+        assert (problem["code"], problem["url"]) == ("unavailable", url)
+
+    @pytest.mark.parametrize("path", REFUSED)
+    def test_what_a_command_refuses_itself(self, path: str, tmp_path: Path) -> None:
+        """As a process: nothing else may get onto standard error either."""
+        words, code, name = REFUSED[path]
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            command = [sys.executable, "-P", "-m", "hpo.cli", *path.split(), "--json"]
+            command += [word.format(taken=port) for word in words]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        problem = json.loads(done.stderr.splitlines()[-1])
+        assert (done.returncode, problem["code"]) == (code, name)
+        assert "Traceback" not in done.stderr
+
+    def test_faults_of_fields_are_listed(self, hpo_command: Call) -> None:
+        answer = hpo_command("amp-benchmark", "--model", "vgg", "--json")
+        (fault,) = self.problem(answer, Exit.USAGE)["errors"]
+        assert fault["field"] == "model"
+
+    def test_a_refusal_of_the_service_is_its_own_document(
+        self, hpo_command: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent = {
+            **{"type": "about:blank", "title": "Conflict", "status": 409, "code": "study_exists"},
+            **{"detail": "It exists.", "difference": {"seed": [1, "NaN"]}},
+        }
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise ApiError(409, sent)
+
+        monkeypatch.setattr(hpo.client.Client, "workers", refuse)
+        assert self.problem(hpo_command("workers", "--json"), Exit.FAILED) == sent
+
+    def test_ctrl_c(self, hpo_command: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(hpo.client.Client, "workers", interrupt)
+        answer = hpo_command("workers", "--json")
+        assert self.problem(answer, Exit.INTERRUPTED)["code"] == "interrupted"
 
 
 class TestExits:
