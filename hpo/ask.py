@@ -69,10 +69,21 @@ def ask(
         "wait_seconds": wait_seconds,
     }
     key = uuid.uuid4().hex  # so that an answer that gets lost takes no second trial
-    asked = insist(lambda: client.post_ask(study, document, key=key))
+    try:
+        asked = insist(lambda: client.post_ask(study, document, key=key))
+    except KeyboardInterrupt:
+        _give_back(client, study, {**document, "wait_seconds": 0}, key)
+        raise
     if not asked["trials"]:
         raise NoTrial(study, asked["state"], asked["reason"])
     return AskedTrial(client, asked["trials"][0], checkpoints=checkpoints)
+
+
+def _give_back(client: Client, study: str, document: Mapping[str, Any], key: str) -> None:
+    """Releases what an ask that was interrupted has got: its key brings the answer again."""
+    with contextlib.suppress(HpoError):
+        for trial in client.post_ask(study, document, key=key)["trials"]:
+            client.post_trial(study, trial["number"], "release", {"token": trial["token"]})
 
 
 def insist(

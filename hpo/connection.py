@@ -171,7 +171,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turns what the network does into Unavailable."""
+        """Turns what the network does into Unavailable. Raises HpoError for a closed client."""
         try:
             yield
         except httpx2.TransportError as error:
@@ -183,7 +183,9 @@ class Connection:
         except RuntimeError as error:
             if not self._http.is_closed:
                 raise
-            raise Unavailable("this client has been closed", url=self.url) from error
+            # Not Unavailable: nobody shall wait for it.
+            text = f"the client of {self.url} has been closed; make another one"
+            raise HpoError(text, url=self.url) from error
 
     def _with_cure(self, problem: Document) -> Document:
         """A refusal in the words of somebody who has no header to set."""

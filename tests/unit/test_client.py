@@ -236,7 +236,7 @@ def test_a_service_on_this_machine_is_not_looked_for_behind_a_proxy(
 def test_a_client_that_was_closed_says_so() -> None:
     client = answering({})
     client.close()
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(HpoError, match="closed"):
         client.study("demo")
 
 
