@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.objective import Trial, TrialReleased
 from hpo.space import Choice, Parameter, parameter_to_json
 from hpo.study import Direction
@@ -98,6 +98,8 @@ def insist(
     while True:
         try:
             return call()
+        except ClientClosed:
+            raise
         except Unavailable:
             if clock() >= give_up_at:
                 raise

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from hpo.access import token_of
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.exits import Exit
 from hpo.numbers import strict
 
@@ -171,7 +171,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Turns what the network does into Unavailable. Raises HpoError for a closed client."""
+        """Turns what the network does into Unavailable."""
         try:
             yield
         except httpx2.TransportError as error:
@@ -183,9 +183,8 @@ class Connection:
         except RuntimeError as error:
             if not self._http.is_closed:
                 raise
-            # Not Unavailable: nobody shall wait for it.
             text = f"the client of {self.url} has been closed; make another one"
-            raise HpoError(text, url=self.url) from error
+            raise ClientClosed(text, url=self.url) from error
 
     def _with_cure(self, problem: Document) -> Document:
         """A refusal in the words of somebody who has no header to set."""
