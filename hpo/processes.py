@@ -57,6 +57,7 @@ def start_part(
     log: Path | None = None,
     stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Part:
     """Starts `hpo` with these arguments; its output goes to `log`, or to where ours goes.
 
@@ -72,5 +73,6 @@ def start_part(
             stdout=output if stdout is None else stdout,
             stderr=output,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     return Part(name=name, process=process)

@@ -23,6 +23,13 @@ NEXT_STEPS = {
     "trials of one.",
 }
 
+# Errors that are no HpoError, the more special kinds first.
+CODES_OF_PYTHON: dict[type[Exception], str] = {
+    typer.TyperException: "usage",
+    TimeoutError: "timed_out",
+    Exception: "os_error",
+}
+
 
 class Interrupted(HpoError):
     """Ended by Ctrl-C."""
@@ -67,8 +74,12 @@ def document_of(error: Exception) -> dict[str, Any]:
         return {**_members(error.code, str(error)), **error.facts, "detail": str(error)}
     if isinstance(error, typer.TyperException):
         message = getattr(error, "format_message", error.__str__)()
-        return _members("usage", " ".join(message.split()))
-    return _members("timed_out" if isinstance(error, TimeoutError) else "os_error", str(error))
+        return _members(_code_of(error), " ".join(message.split()))
+    return _members(_code_of(error), str(error))
+
+
+def _code_of(error: Exception) -> str:
+    return next(code for kind, code in CODES_OF_PYTHON.items() if isinstance(error, kind))
 
 
 def _members(code: str, detail: str) -> dict[str, Any]:

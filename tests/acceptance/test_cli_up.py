@@ -19,11 +19,11 @@ import pytest
 
 from hpo.client import Client
 from tests.acceptance.conftest import await_fact, is_ready
+from tests.pages import text_of
 
 pytestmark = pytest.mark.alone
 
 HPO = [sys.executable, "-P", "-m", "hpo.cli"]
-README = Path(__file__).resolve().parents[2] / "README.md"
 END_SECONDS = 30
 
 
@@ -98,7 +98,7 @@ def family(part: psutil.Process) -> list[psutil.Process]:
 def test_a_study_from_the_readme_runs_and_ctrl_c_ends_everything(start: Start) -> None:
     service = start()
     port = service.url.rpartition(":")[2]
-    text = README.read_text().splitlines()
+    text = text_of("README.md").splitlines()
     lines = [line for line in text if line.replace("'", "").startswith("curl -sf localhost:8080/")]
     lines = [line.replace("localhost:8080", f"127.0.0.1:{port}") for line in lines]
     for line in lines[:-1]:

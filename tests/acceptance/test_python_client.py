@@ -17,7 +17,7 @@ from hpo.client import ApiError
 from hpo.listening import StudyFailed
 from hpo.local import LocalServiceFailed
 from tests.acceptance.conftest import Service, await_fact, is_ready
-from tests.acceptance.test_ask_and_tell import block
+from tests.pages import block_with
 
 ROOT = Path(__file__).resolve().parents[2]
 BOWL = {"x": hpo.FloatRange(low=-5, high=5), "y": {"type": "float", "low": -5, "high": 5}}
@@ -135,7 +135,7 @@ def test_refusals_carry_the_problem_document(
 
 
 def test_the_readmes_program_has_a_service_of_its_own(tmp_path: Path) -> None:
-    program = block("py", "Client.local") + "print(client.url)\n"
+    program = block_with("py", "Client.local(") + "print(client.url)\n"
     done = subprocess.run(
         [sys.executable, "-c", program],
         check=True,

@@ -35,6 +35,7 @@ def test_every_command_of_the_design_is_there() -> None:
     assert sorted(" ".join(words) for words in commands()) == [
         "amp-benchmark",
         "api",
+        "dashboard",
         "db upgrade",
         "demo",
         "objective check",

@@ -26,12 +26,12 @@ from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
 from hpo.search.pruners import PRUNERS
 from hpo.search.samplers import SAMPLERS
+from tests.pages import text_of
 
 Call = Callable[..., Any]
 
-ROOT = Path(__file__).resolve().parents[2]
 # What runs until it is ended, and shows what it does meanwhile.
-SERVING = {"api", "worker", "demo"}
+SERVING = {"api", "worker"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]]:
@@ -39,7 +39,7 @@ def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]
         path = f"{words} {name}".strip()
         if hasattr(command, "commands"):
             yield from all_commands(command, path)
-        else:
+        elif not command.hidden:
             yield path, command
 
 
@@ -176,9 +176,9 @@ class TestProblems:
 
 
 class TestExits:
-    def test_each_has_one_meaning_which_help_and_readme_tell(self, hpo_command: Call) -> None:
+    def test_each_has_one_meaning_which_help_and_the_docs_tell(self, hpo_command: Call) -> None:
         assert MEANINGS.keys() == set(Exit)
-        rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        rows = re.findall(r"^\| (\d+) \| (.*) \|$", text_of("docs/cli.md"), re.MULTILINE)
         assert dict(rows) == {str(code.value): text for code, text in MEANINGS.items()}
         shown = " ".join(hpo_command("--help").out.split())
         assert all(f"{code.value} {text}" in shown for code, text in MEANINGS.items())
