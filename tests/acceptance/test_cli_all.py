@@ -19,7 +19,7 @@ from tests.acceptance.conftest import Service
 Call = Callable[..., list[Any]]
 
 # These serve or measure until they are ended; tests of their own run them.
-ELSEWHERE = {"up", "demo", "api", "worker", "amp-benchmark"}
+ELSEWHERE = {"up", "demo", "api", "dashboard", "worker", "amp-benchmark"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[str]:
@@ -105,11 +105,12 @@ def _run_a_study(call: Call) -> None:
 def _look_at_refusals(call: Call) -> None:
     (missing,) = call("study", "show", "nothing", code=1)
     assert (missing["status"], missing["code"]) == (404, "not_found")
-    (exists,) = call("study", "create", "--name", "first", "--n-trials", "7", code=1)
+    other = ("--n-trials", "7", "--direction", "minimize")
+    (exists,) = call("study", "create", "--name", "first", *other, code=1)
     assert (exists["status"], exists["code"]) == (409, "study_exists")
-    assert exists["difference"]["n_trials"] == [6, 7]
-    (invalid,) = call("study", "extend", "first", "--priority", "9999999", code=1)
-    assert [fault["field"] for fault in invalid["errors"]] == ["priority"]
+    assert exists["difference"]["n_trials"] == {"existing": 6, "requested": 7}
+    (invalid,) = call("study", "extend", "first", "--timeout-seconds", "1e12", code=1)
+    assert [fault["field"] for fault in invalid["errors"]] == ["timeout_seconds"]
     (late,) = call("study", "delete", "other", code=1)
     assert late["code"] == "not_found"
 
@@ -155,7 +156,8 @@ def _change_trials(service: Service, call: Call) -> None:
 def _change_a_study(call: Call) -> None:
     assert call("study", "pause", "asked")[0]["state"] == "paused"
     assert call("study", "resume", "asked")[0]["state"] == "running"
-    assert call("study", "extend", "asked", "--n-trials", "9")[0]["budget"]["n_trials"] == 9
+    (extended,) = call("study", "extend", "asked", "--n-trials", "9", "--max-parallel-trials", "2")
+    assert (extended["budget"]["n_trials"], extended["budget"]["max_parallel_trials"]) == (9, 2)
     assert call("study", "label", "asked", "--tag", "a")[0]["tags"] == ["a"]
     assert [study["name"] for study in call("study", "list", "--tag", "a")[0]] == ["asked"]
     assert call("study", "stop", "asked")[0]["state"] == "stopping"
