@@ -30,7 +30,9 @@ async def ask(
     service: PreparedDep,
     key: IdempotencyKey = None,
 ) -> AskReply:
-    wanted = body.to_request(key, fingerprint(body, study=study))
+    # However long it may wait, it asks for the same.
+    asked = body.model_copy(update={"wait_seconds": 0.0})
+    wanted = body.to_request(key, fingerprint(asked, study=study))
     return AskReply.of(await _ask(study, wanted, body.wait_seconds, request, service))
 
 

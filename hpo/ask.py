@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.objective import Trial, TrialReleased
 from hpo.space import Choice, Parameter, parameter_to_json
 from hpo.study import Direction
@@ -69,10 +69,21 @@ def ask(
         "wait_seconds": wait_seconds,
     }
     key = uuid.uuid4().hex  # so that an answer that gets lost takes no second trial
-    asked = insist(lambda: client.post_ask(study, document, key=key))
+    try:
+        asked = insist(lambda: client.post_ask(study, document, key=key))
+    except KeyboardInterrupt:
+        _give_back(client, study, {**document, "wait_seconds": 0}, key)
+        raise
     if not asked["trials"]:
         raise NoTrial(study, asked["state"], asked["reason"])
     return AskedTrial(client, asked["trials"][0], checkpoints=checkpoints)
+
+
+def _give_back(client: Client, study: str, document: Mapping[str, Any], key: str) -> None:
+    """Releases what an ask that was interrupted has got: its key brings the answer again."""
+    with contextlib.suppress(HpoError):
+        for trial in client.post_ask(study, document, key=key)["trials"]:
+            client.post_trial(study, trial["number"], "release", {"token": trial["token"]})
 
 
 def insist(
@@ -87,6 +98,8 @@ def insist(
     while True:
         try:
             return call()
+        except ClientClosed:
+            raise
         except Unavailable:
             if clock() >= give_up_at:
                 raise

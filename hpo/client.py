@@ -24,7 +24,8 @@ from hpo.numbers import decode_number
 if TYPE_CHECKING:
     from hpo.ask import AskedTrial
     from hpo.events import Event
-    from hpo.handle import GivenSpace, Study
+    from hpo.handle import Study
+    from hpo.space import GivenSpace
 
 __all__ = ["AccessDenied", "ApiError", "Client"]
 
@@ -381,9 +382,9 @@ class Client(Connection):
         """All tokens by name, without their secrets; this and the next two are an admin's."""
         return list(self._get("/v1/tokens")["items"])
 
-    def create_token(self, name: str, role: Role) -> dict[str, Any]:
+    def create_token(self, name: str, role: Role | str) -> dict[str, Any]:
         """Makes a token; its secret stands in the answer and nowhere else."""
-        return self._post("/v1/tokens", {"name": name, "role": role.value})
+        return self._post("/v1/tokens", {"name": name, "role": str(role)})
 
     def revoke_token(self, name: str) -> None:
         """Revokes a token; safe to repeat."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from hpo.access import token_of
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.exits import Exit
 from hpo.numbers import strict
 
@@ -183,7 +183,8 @@ class Connection:
         except RuntimeError as error:
             if not self._http.is_closed:
                 raise
-            raise Unavailable("this client has been closed", url=self.url) from error
+            text = f"the client of {self.url} has been closed; make another one"
+            raise ClientClosed(text, url=self.url) from error
 
     def _with_cure(self, problem: Document) -> Document:
         """A refusal in the words of somebody who has no header to set."""

@@ -17,6 +17,7 @@
     ├── InvalidField        a value that names the field it stands in and the cure
     ├── InvalidFields       several of them
     ├── Unavailable         the database or the service does not answer now; try again
+    │   └── ClientClosed    this client has been closed: trying again is vain
     ├── SchemaMismatch      the database belongs to another version
     ├── DatabaseInUse       another process holds the SQLite file
     ├── CheckpointMismatch  a checkpoint of another trial or training (hpo.training)
@@ -142,6 +143,10 @@ class Unavailable(HpoError):
     """The database does not answer at the moment; the request was not carried out, try again."""
 
     code = "unavailable"
+
+
+class ClientClosed(Unavailable):
+    """This client has been closed; make another one."""
 
 
 class SchemaMismatch(HpoError):

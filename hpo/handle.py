@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hpo.ask import AskedTrial, insist
 from hpo.bars import n_ended, study_bar
-from hpo.errors import HpoError, NoCompletedTrial, NotFound
+from hpo.errors import NoCompletedTrial, NotFound
 from hpo.events import Event
 from hpo.listening import check_ended_well, wait
-from hpo.space import Parameter, parameter_to_json
+from hpo.space import GivenSpace, given_to_json
 from hpo.study import StudyState
 
 if TYPE_CHECKING:
@@ -30,22 +30,22 @@ LOOK_SECONDS = 1.0
 
 T = TypeVar("T")
 Document: TypeAlias = dict[str, Any]
-GivenSpace: TypeAlias = Mapping[str, Parameter | Mapping[str, Any]]
 
 
 def launch(client: Client, document: Mapping[str, Any], space: GivenSpace | None) -> Study:
     """A study of this document, new or the one that exists; see `Client.launch`."""
     given = {field: value for field, value in document.items() if value is not None}
     if space is not None:
-        given["space"] = {name: _parameter(found) for name, found in space.items()}
+        given["space"] = given_to_json(space)
+    for field in ("sampler", "pruner"):
+        check_algorithm(field, given.get(field, {}))
     key = uuid.uuid4().hex
-    create = _opened(client).create_study
-    return Study(client, _patiently(lambda: create(given, key=key)[0]))
+    return Study(client, _patiently(lambda: client.create_study(given, key=key)[0]))
 
 
 def open_study(client: Client, name: str) -> Study:
     """The study of this name; see `Client.open`."""
-    return Study(client, _patiently(lambda: _opened(client).study(name)))
+    return Study(client, _patiently(lambda: client.study(name)))
 
 
 class Study:
@@ -55,7 +55,7 @@ class Study:
     """
 
     def __init__(self, client: Client, document: Document) -> None:
-        self._given_client = client
+        self._client = client
         self.document = document
 
     def __repr__(self) -> str:
@@ -223,10 +223,6 @@ class Study:
             number = best["number"]
         return self._client.download_model(self.name, number, Path(file))
 
-    @property
-    def _client(self) -> Client:
-        return _opened(self._given_client)
-
     def _see(self, call: Callable[[str], Document]) -> Study:
         self.document = self._ask(call)
         return self
@@ -235,20 +231,18 @@ class Study:
         return _patiently(lambda: call(self.name))
 
 
-def _opened(client: Client) -> Client:
-    """The client. Raises HpoError when it is closed, since waiting does not mend that."""
-    if client.is_closed:
-        raise HpoError(f"the client of {client.url} has been closed; make another one")
-    return client
-
-
 def _patiently(call: Callable[[], T]) -> T:
     answer: T = insist(call, seconds=PATIENCE_SECONDS)
     return answer
 
 
-def _parameter(given: Parameter | Mapping[str, Any]) -> Mapping[str, Any]:
-    return given if isinstance(given, Mapping) else parameter_to_json(given)
+def check_algorithm(field: str, given: object) -> None:
+    """Raises TypeError for what is no sampler or pruner here, such as Optuna's own object."""
+    if not isinstance(given, str | Mapping):
+        raise TypeError(
+            f'{field}: give its name, or its options with it: {{"name": "…", …}}, got '
+            f"{type(given).__name__}; the service makes it"
+        )
 
 
 def _nothing(study: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.events import Event, EventKind
 from hpo.numbers import decode_number
 from hpo.study import StudyState
@@ -48,6 +48,8 @@ def listen(
                         return
                     if sent.data:
                         yield _event(sent)
+        except ClientClosed:
+            raise
         except Unavailable:
             pass
         pause(seconds)
@@ -75,6 +77,8 @@ def wait(
         left = max(0.0, give_up_at - clock())
         try:
             study = client.study_when(name, states, min(look_seconds, left))
+        except ClientClosed:
+            raise
         except Unavailable:
             pause(min(1.0, left))
         else:

@@ -50,16 +50,17 @@ def _address(part: Part, log: Path, start: int) -> str:
         line = answers.readline()  # it ends by itself when it cannot start
     if not line:
         raise LocalServiceFailed(
-            f"the service did not start: {_why(_lines(log, start))}; see {log}"
+            f"the service did not start, as {log} says: {_why(_lines(log, start))}"
         )
     return str(json.loads(line)["url"])
 
 
 def _why(lines: list[str]) -> str:
     """The problem that a command with --json ends with, or its last words."""
+    *before, last = lines[-SHOWN_LINES:] or [""]
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        return str(json.loads(lines[-1])["detail"])
-    return "\n".join(lines[-SHOWN_LINES:])
+        last = str(json.loads(last)["detail"])
+    return "\n".join([last, *before])
 
 
 def _lines(log: Path, start: int) -> list[str]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.ask import GONE, AskedTrial, NoTrial, ask, insist
 from hpo.bars import study_bar
+from hpo.handle import check_algorithm
 from hpo.objective import Descriptor, Objective, descriptor_of
-from hpo.space import Space, space_to_json
+from hpo.space import GivenSpace, given_to_json, space_to_json
 from hpo.study import Direction, StudyState
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def optimize(
     *,
     name: str,
     n_trials: int,
-    space: Space | None = None,
+    space: GivenSpace | None = None,
     direction: Direction | str | None = None,
     n_parallel: int = 1,
     catch: tuple[type[Exception], ...] = (),
@@ -48,8 +49,12 @@ def optimize(
     raised, unless `catch` names it. `n_parallel` threads run it at once.
     """
     described = _described(descriptor_of(objective) or Descriptor())
-    given = {"space": None if space is None else space_to_json(space), "direction": direction}
+    given = {"space": None if space is None else given_to_json(space), "direction": direction}
+    for field in ("sampler", "pruner"):
+        check_algorithm(field, fields.get(field, {}))
     document = {**described, **{k: v for k, v in (given | fields).items() if v is not None}}
+    if n_parallel < 1:
+        raise ValueError(f"n_parallel must be 1 or more, got {n_parallel}")
     insist(lambda: client.create_study({"name": name, "n_trials": n_trials, **document}))
     with _shown(client, name, progress) as show:
         runner = _Runner(client, objective, name, catch, checkpoints, worker, show)
@@ -120,6 +125,9 @@ class _Runner:
     def _try(self, trial: AskedTrial) -> None:
         from hpo.client import ApiError
 
+        if self._stop.is_set():  # the ask was under way
+            trial.release()
+            return
         self._held.add(trial)
         try:
             with trial:

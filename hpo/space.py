@@ -100,6 +100,8 @@ class Categorical:
 
 
 Parameter: TypeAlias = FloatRange | IntRange | Categorical
+# As scripts may write it: a parameter, or its document.
+GivenSpace: TypeAlias = Mapping[str, Parameter | Mapping[str, Any]]
 
 PARAMETER_TYPES: dict[str, type[Parameter]] = {
     "float": FloatRange,
@@ -138,6 +140,22 @@ def parameter_from_json(document: Mapping[str, Any]) -> Parameter:
 def space_to_json(space: Space) -> dict[str, dict[str, Any]]:
     """The space as it stands in a study document."""
     return {name: parameter_to_json(parameter) for name, parameter in space.items()}
+
+
+def given_to_json(space: GivenSpace) -> dict[str, dict[str, Any]]:
+    """The same of a space as a script gives it. Raises TypeError that names the parameter."""
+    return {name: _given_to_json(name, found) for name, found in space.items()}
+
+
+def _given_to_json(name: str, given: Parameter | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, Parameter):
+        return parameter_to_json(given)
+    raise TypeError(
+        f"space.{name}: must be a FloatRange, an IntRange, a Categorical or a mapping such as "
+        f'{{"type": "float", "low": 0, "high": 1}}, got {type(given).__name__}'
+    )
 
 
 def space_from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameter]:

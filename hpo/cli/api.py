@@ -19,7 +19,7 @@ from hpo.access import token_of
 from hpo.cli.options import DashboardWrites, Database, EndWithParent
 from hpo.cli.processes import end_with_parent
 from hpo.cli.rooms import require_driver, require_rooms
-from hpo.errors import SchemaMismatch, Unavailable
+from hpo.errors import InvalidField, SchemaMismatch, Unavailable
 
 if TYPE_CHECKING:
     from api.server import Server
@@ -229,12 +229,15 @@ def use_utc() -> None:
 
 @contextmanager
 def opened(url: str, *, lease_seconds: float = 60.0, **options: Any) -> Iterator[Store]:
-    """The store of a database; closing it releases the lock on a SQLite file."""
+    """The store of a database; closing it releases the lock. Raises a usage error for its URL."""
     from storage.records import LeaseTimes
     from storage.store import open_store
 
     times = LeaseTimes(lease_seconds=lease_seconds, heartbeat_seconds=lease_seconds / 6)
-    store = open_store(url, times, **options)
+    try:
+        store = open_store(url, times, **options)
+    except InvalidField as error:
+        raise typer.BadParameter(error.message, param_hint="--db") from None
     try:
         yield store
     finally:

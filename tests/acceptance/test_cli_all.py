@@ -19,7 +19,7 @@ from tests.acceptance.conftest import Service
 Call = Callable[..., list[Any]]
 
 # These serve or measure until they are ended; tests of their own run them.
-ELSEWHERE = {"up", "demo", "api", "worker", "amp-benchmark"}
+ELSEWHERE = {"up", "demo", "api", "dashboard", "worker", "amp-benchmark"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[str]:
@@ -38,17 +38,20 @@ def called() -> set[str]:
 def call(
     called: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Call:
-    """Calls a command as the console script does, with and without --json; answers its lines."""
+    """Calls a command as the console script does, with and without --json; answers its lines.
+
+    With an exit code it answers what it refused by.
+    """
     known = set(all_commands())
 
-    def call(*words: str, as_json: bool = True) -> list[Any]:
+    def call(*words: str, as_json: bool = True, code: int = 0) -> list[Any]:
         called.add(" ".join(words[:2]) if " ".join(words[:2]) in known else words[0])
         monkeypatch.setattr(sys, "argv", ["hpo", *words, *(["--json"] if as_json else [])])
         with pytest.raises(SystemExit) as ended:
             hpo.cli.main()
         out, err = capsys.readouterr()
-        assert not ended.value.code, (words, out, err)
-        lines = out.splitlines()
+        assert (ended.value.code or 0) == code, (words, out, err)
+        lines = (err if code else out).splitlines()
         return [json.loads(line) for line in lines] if as_json else lines
 
     return call
@@ -70,6 +73,7 @@ def test_each_command_does_what_it_says(
     _run_a_study(call)
     assert study_names(service.url, "fir", patience_seconds=30) == ["first"]
     assert study_names(service.url, "", patience_seconds=30) == ["first"]
+    _look_at_refusals(call)
     _look_at_results(call)
     _change_trials(service, call)
     _change_a_study(call)
@@ -96,6 +100,19 @@ def _run_a_study(call: Call) -> None:
     assert call("study", "watch", "first")[-1]["state"] == "completed"
     kinds = {event["kind"] for event in call("study", "events", "first", "--no-follow")}
     assert {"trial_started", "trial_ended"} <= kinds
+
+
+def _look_at_refusals(call: Call) -> None:
+    (missing,) = call("study", "show", "nothing", code=1)
+    assert (missing["status"], missing["code"]) == (404, "not_found")
+    other = ("--n-trials", "7", "--direction", "minimize")
+    (exists,) = call("study", "create", "--name", "first", *other, code=1)
+    assert (exists["status"], exists["code"]) == (409, "study_exists")
+    assert exists["difference"]["n_trials"] == {"existing": 6, "requested": 7}
+    (invalid,) = call("study", "extend", "first", "--timeout-seconds", "1e12", code=1)
+    assert [fault["field"] for fault in invalid["errors"]] == ["timeout_seconds"]
+    (late,) = call("study", "delete", "other", code=1)
+    assert late["code"] == "not_found"
 
 
 def _look_at_results(call: Call) -> None:
@@ -139,7 +156,8 @@ def _change_trials(service: Service, call: Call) -> None:
 def _change_a_study(call: Call) -> None:
     assert call("study", "pause", "asked")[0]["state"] == "paused"
     assert call("study", "resume", "asked")[0]["state"] == "running"
-    assert call("study", "extend", "asked", "--n-trials", "9")[0]["budget"]["n_trials"] == 9
+    (extended,) = call("study", "extend", "asked", "--n-trials", "9", "--max-parallel-trials", "2")
+    assert (extended["budget"]["n_trials"], extended["budget"]["max_parallel_trials"]) == (9, 2)
     assert call("study", "label", "asked", "--tag", "a")[0]["tags"] == ["a"]
     assert [study["name"] for study in call("study", "list", "--tag", "a")[0]] == ["asked"]
     assert call("study", "stop", "asked")[0]["state"] == "stopping"
@@ -166,6 +184,11 @@ def _copy_studies(call: Call, folder: Path, sqlite_url: str) -> None:
 def _use_tokens(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Last, for from now on the service asks for one."""
     (made,) = call("token", "create", "me", "--role", "admin")
+    monkeypatch.setenv("HPO_TOKEN", made["token"])
+    monkeypatch.delenv("HPO_TOKEN")
+    (denied,) = call("study", "list", code=3)
+    assert (denied["status"], denied["code"]) == (401, "unauthorized")
+    assert "HPO_TOKEN" in denied["detail"]
     monkeypatch.setenv("HPO_TOKEN", made["token"])
     call("token", "create", "other", "--role", "reader")
     assert call("token", "revoke", "other") == [{"name": "other", "revoked": True}]

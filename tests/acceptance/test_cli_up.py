@@ -191,7 +191,7 @@ def test_a_folder_has_one_service_at_a_time(start: Start, tmp_path: Path) -> Non
         [*HPO, "up", "--data", str(tmp_path / "data")], capture_output=True, text=True
     )
     assert second.returncode == 1
-    assert "error: the api ended with exit code 1" in second.stderr
+    assert "error: the api has ended with exit code 1" in second.stderr
     assert "hpo.db" in second.stderr
     assert "Traceback" not in second.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +80,99 @@ def test_the_same_thing_has_the_same_name_everywhere() -> None:
                 told.setdefault(name, set()).add(str(option.metavar))
     assert {name for name in told if name.startswith("--timeout")} == {"--timeout-seconds"}
     assert {name: metavars for name, metavars in told.items() if len(metavars) > 1} == {}
+
+
+# What each command needs so that it gets as far as the service; arguments are filled in.
+GIVEN = {
+    "study create": ("--name", "a"),
+    "study adopt": ("--name", "a"),
+    "study extend": ("--n-trials", "1"),
+    "study label": ("--no-tags",),
+    "study enqueue": ("--param", "x=1"),
+    "study export": ("-o", "-"),
+    "token create": ("--role", "admin"),
+}
+# These need no service; what they refuse is something else.
+REFUSED = {
+    "amp-benchmark": (("--model", "vgg"), Exit.USAGE, "invalid"),
+    "objective check": (("nothing",), Exit.USAGE, "invalid"),
+    "db upgrade": (("--db", "mysql://here"), Exit.USAGE, "usage"),
+    "up": (("--port", "{taken}"), Exit.FAILED, "port_in_use"),
+}
+FIELDS = {"amp-benchmark": ["model"], "objective check": ["objective"]}
+WITH_JSON = sorted(path for path, _ in all_commands() if path not in SERVING)
+
+
+def arguments_of(command: Any, file: Path) -> list[str]:
+    words = {"STUDY": "first", "TRIAL": "0", "FILE": str(file)}
+    required = [found for found in command.params if found.required]
+    return [
+        words.get(found.metavar, "other")
+        for found in required
+        if found.param_type_name == "argument"
+    ]
+
+
+class TestProblems:
+    """With --json an error is one problem document on standard error, and no answer."""
+
+    def problem(self, answer: Any, code: int) -> dict[str, Any]:
+        assert (answer.code, answer.out) == (code, ""), answer
+        (line,) = answer.err.splitlines()
+        document: dict[str, Any] = json.loads(line)
+        assert document["type"] == "about:blank"
+        assert document["title"]
+        assert document["detail"]
+        return document
+
+    @pytest.mark.parametrize("path", WITH_JSON)
+    def test_a_wrong_command_line(self, hpo_command: Call, path: str) -> None:
+        answer = hpo_command(*path.split(), "--nonsense", "--json")
+        problem = self.problem(answer, Exit.USAGE)
+        assert problem["code"] == "usage"
+        assert "--nonsense" in problem["detail"]
+
+    @pytest.mark.parametrize("path", sorted(set(WITH_JSON) - REFUSED.keys()))
+    def test_no_service(self, hpo_command: Call, path: str, tmp_path: Path) -> None:
+        """Port 9 is one that nobody listens on."""
+        file = tmp_path / "study.json"
+        file.write_text("{}")
+        words = (*arguments_of(dict(all_commands())[path], file), *GIVEN.get(path, ()))
+        url = "http://127.0.0.1:9"
+        problem = self.problem(hpo_command(*path.split(), *words, "--url", url, "--json"), 1)
+        assert (problem["code"], problem["url"]) == ("unavailable", url)
+
+    @pytest.mark.parametrize("path", REFUSED)
+    def test_what_a_command_refuses_itself(self, hpo_command: Call, path: str) -> None:
+        words, code, name = REFUSED[path]
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            words = [word.format(taken=port) for word in words]
+            problem = self.problem(hpo_command(*path.split(), *words, "--json"), code)
+        assert problem["code"] == name
+        assert [fault["field"] for fault in problem.get("errors", ())] == FIELDS.get(path, [])
+
+    def test_a_refusal_of_the_service_is_its_own_document(
+        self, hpo_command: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent = {
+            **{"type": "about:blank", "title": "Conflict", "status": 409, "code": "study_exists"},
+            **{"detail": "It exists.", "difference": {"seed": [1, "NaN"]}},
+        }
+
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise ApiError(409, sent)
+
+        monkeypatch.setattr(hpo.client.Client, "workers", refuse)
+        assert self.problem(hpo_command("workers", "--json"), Exit.FAILED) == sent
+
+    def test_ctrl_c(self, hpo_command: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(hpo.client.Client, "workers", interrupt)
+        answer = hpo_command("workers", "--json")
+        assert self.problem(answer, Exit.INTERRUPTED)["code"] == "interrupted"
 
 
 class TestExits:

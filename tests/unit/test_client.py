@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from hpo.client import ApiError, Client
-from hpo.errors import HpoError, Unavailable
+from hpo.errors import ClientClosed, HpoError, Unavailable
 from hpo.worker.calls import WorkerClient
 
 URL = "http://hpo.test:8080"
@@ -236,7 +236,7 @@ def test_a_service_on_this_machine_is_not_looked_for_behind_a_proxy(
 def test_a_client_that_was_closed_says_so() -> None:
     client = answering({})
     client.close()
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(ClientClosed, match="has been closed; make another"):
         client.study("demo")
 
 

@@ -132,6 +132,37 @@ def test_a_trial_in_a_with_is_told_how_it_ended(local: Client) -> None:
     assert local.wait(name, timeout_seconds=10)["state"] == "completed"
 
 
+def test_an_ask_that_is_interrupted_gives_back_what_it_got(
+    local: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C came after the trial was handed out and before the answer was read."""
+    name, post_ask = local.create_study(document())[0]["name"], local.post_ask
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        post_ask(*args, **options)
+        monkeypatch.setattr(local, "post_ask", post_ask)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "post_ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        local.ask(name, wait_seconds=10)
+    assert local.trial(name, 0)["awaiting_attempt"]
+    with local.ask(name) as trial:
+        assert (trial.number, trial.attempt) == (0, 2)
+        trial.complete(1.0)
+
+
+def test_what_a_script_gives_wrongly_is_named(local: Client) -> None:
+    given: dict[str, Any] = {"name": "wrong", "n_trials": 1, "direction": "minimize"}
+    for start in (local.launch, lambda **fields: local.optimize(len, **fields)):
+        with pytest.raises(TypeError, match=r"space\.x: must be a FloatRange, .* got tuple"):
+            start(**given, space={"x": (0, 1)})
+        with pytest.raises(TypeError, match=r"sampler: give its name, .* got object"):
+            start(**given, sampler=object())
+    with pytest.raises(ValueError, match="n_parallel must be 1 or more, got 0"):
+        local.optimize(len, **given, n_parallel=0)
+
+
 def test_a_trial_that_was_taken_away_is_dropped(local: Client) -> None:
     local.create_study(sent := document())
 
