@@ -42,6 +42,7 @@ STATUSES = {
     "version_mismatch": 409,
     "conflict": 409,
     "invalid": 422,
+    "invalid_result": 422,
     "too_large": 413,
     "media_type": 415,
     "misdirected": 421,
@@ -140,7 +141,8 @@ def problem_of(error: HpoError) -> Response:
     if error.code not in STATUSES:
         return internal(error)
     if isinstance(error, InvalidField):
-        return problem_of(InvalidRequest([Fault(error.field, error.message)]))
+        fault = {"field": error.field, "message": error.message}
+        return problem(error.code, str(error), errors=[fault])
     return problem(error.code, str(error), **error.facts)
 
 

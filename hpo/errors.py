@@ -15,6 +15,7 @@
     │   └── VersionMismatch
     ├── NoTrial             a study has no trial to give to a program that asks (hpo.ask)
     ├── InvalidField        a value that names the field it stands in and the cure
+    │   └── InvalidResult   what a trial is completed with is not what its study asks for
     ├── InvalidFields       several of them
     ├── Unavailable         the database or the service does not answer now; try again
     ├── SchemaMismatch      the database belongs to another version
@@ -122,6 +123,12 @@ class InvalidField(HpoError, ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field, self.message = field, message
+
+
+class InvalidResult(InvalidField):
+    """A trial's values are not what its study asks for; it still runs, and may be told again."""
+
+    code = "invalid_result"
 
 
 class InvalidFields(HpoError, ValueError):

@@ -152,6 +152,21 @@ def test_a_report_that_is_refused_fails_the_trial(local: Client) -> None:
     assert local.trial(sent["name"], 0)["reason"] == "objective_error"
 
 
+def test_a_value_that_is_missing_can_be_told_and_fails_what_nobody_mends(local: Client) -> None:
+    local.create_study(sent := document())
+    with local.ask(sent["name"]) as trial:
+        with pytest.raises(ApiError, match="value: is required") as refused:
+            trial.complete()
+        assert (refused.value.status, refused.value.code) == (422, "invalid_result")
+        trial.complete(0.5)
+    with pytest.raises(ApiError, match="value: is required"), local.ask(sent["name"]):
+        pass
+    with pytest.raises(ApiError, match="got 2"), local.ask(sent["name"]) as trial:
+        trial.complete([1.0, 2.0])
+    found = [(one["state"], one["reason"]) for one in local.trials(sent["name"])]
+    assert found == [("COMPLETE", None), *[("FAIL", "invalid_result")] * 2]
+
+
 def trial_told(trial: AskedTrial, **fields: Any) -> dict[str, Any]:
     return {"token": trial.link._token, **fields}
 
@@ -223,6 +238,7 @@ def test_a_thread_keeps_the_lease_of_a_trial_in_a_with(
     local.create_study(asked := document(n_trials=1))
     with local.ask(asked["name"]) as trial:
         assert "renew" not in sent
+        trial.complete(1.0)
     local.create_study(asked := document(n_trials=1))
     trial = local.ask(asked["name"])
     trial._lease_seconds = 0.03
@@ -231,6 +247,7 @@ def test_a_thread_keeps_the_lease_of_a_trial_in_a_with(
         while sent.count("renew") < 2:
             assert time.monotonic() < give_up_at
             time.sleep(0.01)
+        trial.complete(1.0)
 
 
 def test_asking_goes_on_while_the_service_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
