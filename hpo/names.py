@@ -1,4 +1,4 @@
-"""Names that people give to parameters, metrics, tags and workers, as they stand in logs and on pages.
+"""Names of parameters, metrics, tags and workers, as they stand in logs and on pages.
 
 No control character, no line break, and no sign that turns or hides the text around it. The rule
 lists code points, so it does not change with the Unicode tables of a Python or of a client.

@@ -194,5 +194,7 @@ JsonValue = Annotated[Any, AfterValidator(json_document)]
 JsonAttributes = Annotated[
     dict[str, Any],
     AfterValidator(json_attributes),
-    Field(json_schema_extra={"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, **_pattern(STORABLE)}}),
+    Field(
+        json_schema_extra={"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, **_pattern(STORABLE)}}
+    ),
 ]
