@@ -1,4 +1,4 @@
-"""The column "safe to repeat" of the README: each request is sent twice, and both are compared."""
+"""The column "safe to repeat" of docs/rest.md: each request is sent twice, both are compared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from storage.store import Store
 from tests.api_kit import Node, read, serving, trial_path
 from tests.integration.api.conftest import NewDatabase
 
-README = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+REST = (Path(__file__).resolve().parents[3] / "docs/rest.md").read_text(encoding="utf-8")
 ROWS = dict(
     re.findall(
         r"^\| `([A-Z]+ /[^`]+)` \| [a-z ]+ \| (yes|no|with a key) \|",
-        README.partition("### All requests")[2],
+        REST.partition("## All requests")[2],
         flags=re.MULTILINE,
     )
 )
@@ -118,7 +118,7 @@ class Stage:
 
     def of_optuna(self) -> Scene:
         name = f"theirs-{uuid.uuid4().hex}"
-        storage = store_of(self.client).dashboard_storage()
+        storage = store_of(self.client).optuna_storage()
         optuna.create_study(study_name=name, storage=storage, direction="minimize")
         body = {"name": name, "n_trials": 2, "direction": "minimize"}
         return Scene("/v1/studies/adopt", {"json": body})
