@@ -46,9 +46,10 @@ OPEN = ["--exclude-path", "/v1/tokens", "--exclude-checks", "ignored_auth"]
     [
         ("sqlite", False, "examples,coverage"),
         ("postgresql", False, "examples,fuzzing,stateful"),
-        ("sqlite", True, "examples,fuzzing"),
+        ("sqlite", True, "examples,fuzzing,stateful"),
+        ("postgresql", True, "coverage"),
     ],
-    ids=["sqlite", "postgresql", "sqlite, with a token"],
+    ids=["sqlite", "postgresql", "sqlite, with a token", "postgresql, with a token"],
 )
 def test_every_answer_is_as_the_openapi_document_says(
     new_database: Callable[[str], str], kind: str, has_token: bool, phases: str
