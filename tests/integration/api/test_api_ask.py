@@ -88,6 +88,16 @@ def test_what_cannot_be_asked(client: TestClient, node: Node) -> None:
     assert "ask and tell" in error["message"]
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsgaii"])
+def test_trials_that_are_out_at_once_are_different_points(client: TestClient, sampler: str) -> None:
+    space = {**SPACE, "y": {"type": "float", "low": 0, "high": 1}}
+    sent = document(n_trials=16, space=space, sampler=sampler, seed=42)
+    client.post("/v1/studies", json=sent)
+    asked = [read(ask(client, sent["name"], count=2, worker=f"w{n}")) for n in range(8)]
+    points = {(t["params"]["x"], t["params"]["y"]) for answer in asked for t in answer["trials"]}
+    assert len(points) == 16
+
+
 def test_an_ask_waits_for_a_trial(client: TestClient) -> None:
     sent = document(max_parallel_trials=1)
     client.post("/v1/studies", json=sent)
