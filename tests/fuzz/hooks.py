@@ -28,6 +28,8 @@ def before_call(
     """Streams end when the past is told; claims, asks and long polls do not wait."""
     if case.operation.path.endswith("/events") and case.query.get("until", "ended") == "ended":
         case.query = {**case.query, "until": "now"}
+    if case.operation.path == "/v1/claims" and isinstance(case.body, dict):
+        case.body.setdefault("wait_seconds", 0)
     for fields in (case.query, case.body):
         if isinstance(fields, dict) and _is_long(fields.get("wait_seconds")):
             fields["wait_seconds"] = 0
