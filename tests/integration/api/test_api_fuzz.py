@@ -20,8 +20,9 @@ from starlette.testclient import TestClient
 
 from hpo.access import Role
 from tests.api_kit import Running
+from tests.fuzz.documented import Documented
 from tests.fuzz.hooks import TOKEN_NAME
-from tests.fuzz.machine import Documented, Service
+from tests.fuzz.machine import Service
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = os.environ.get("HPO_FUZZ_SECONDS")
