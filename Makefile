@@ -65,9 +65,9 @@ bench-search: .venv/.extra-bench
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.acceptance.soak --seconds $$(( $(SECONDS) / 2 ))
 
-# Three runs share the time: each database, and one with a token.
+# Six runs share the time: requests alone on each database, with and without a token, and sequences.
 fuzz: $(INSTALLED)
-	HPO_FUZZ_SECONDS=$$(( $(SECONDS) / 3 )) $(BIN)/python -m pytest tests/integration/api/test_api_fuzz.py
+	HPO_FUZZ_SECONDS=$$(( $(SECONDS) / 6 )) $(BIN)/python -m pytest tests/integration/api/test_api_fuzz.py
 
 clean:
 	rm -rf .venv build dist *.egg-info hpo-data/demo-*

@@ -156,6 +156,16 @@ class Guard:
             return self._known(keys.sessions.get(digest_of(session)), is_session=True)
         raise Unauthorized()
 
+    async def still_knows(self, scope: Scope) -> bool:
+        """Whether who sent this request some time ago is still known; yes while nobody can tell."""
+        try:
+            await self.caller(scope)
+        except Unauthorized:
+            return False
+        except HpoError:
+            return True
+        return True
+
     async def holder_of(self, token: str) -> Holder | None:
         """Whose token this is."""
         return (await self._fresh_keys()).tokens.get(digest_of(token))

@@ -112,7 +112,11 @@ def report(trial: TrialOf, body: ReportBody, store: StoreDep, metrics: MetricsDe
     return DecisionReply.of(decision)
 
 
-@on_trial.post("/complete", summary="The trial has a value", responses=HELD)
+@on_trial.post(
+    "/complete",
+    summary="The trial has a value",
+    responses=problems("not_found", "lease_lost", "trial_finished", "invalid_result"),
+)
 def complete(
     trial: TrialOf, body: CompleteBody, store: StoreDep, doorbell: DoorbellDep
 ) -> SettledReply:

@@ -42,6 +42,7 @@ STATUSES = {
     "version_mismatch": 409,
     "conflict": 409,
     "invalid": 422,
+    "invalid_result": 422,
     "too_large": 413,
     "media_type": 415,
     "misdirected": 421,

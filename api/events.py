@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.types import Scope
 
 from api.doorbell import heard
 from api.errors import problems
@@ -23,7 +24,8 @@ from storage.events import Cursor, StoredEvent
 
 router = APIRouter(tags=["events"])
 
-KEEP_ALIVE_SECONDS = 15.0
+# A silent stream says so, and looks whether its token was revoked meanwhile.
+KEEP_ALIVE_SECONDS = 5.0
 # A proxy must neither keep nor gather what is to arrive at once.
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 RESET = {
@@ -66,11 +68,15 @@ LastEventId = Annotated[
     responses={**STREAM, **problems()},
 )
 async def all_events(
-    query: Annotated[EventQuery, Query()], service: PreparedDep, last_event_id: LastEventId = None
+    query: Annotated[EventQuery, Query()],
+    request: Request,
+    service: PreparedDep,
+    last_event_id: LastEventId = None,
 ) -> EventSourceResponse:
     if query.until == "ended":
         raise InvalidField("until", 'may be "ended" for the events of one study only')
-    return await _stream(service, query, last_event_id, None)
+    pieces = _Listener(service, query, request.scope).pieces(last_event_id)
+    return EventSourceResponse(pieces, headers=HEADERS)
 
 
 @router.get(
@@ -82,38 +88,40 @@ async def all_events(
 async def study_events(
     study: StudyName,
     query: Annotated[EventQuery, Query()],
+    request: Request,
     service: PreparedDep,
     last_event_id: LastEventId = None,
 ) -> EventSourceResponse:
-    return await _stream(service, query, last_event_id, study)
-
-
-async def _stream(
-    service: Service, query: EventQuery, last_event_id: str | None, study: str | None
-) -> EventSourceResponse:
-    uuid = None
-    if study is not None:
-        record = await anyio.to_thread.run_sync(service.store.studies.get, study)
-        uuid = str(record.uuid)
-    listener = _Listener(service, query, study, uuid)
-    pieces = listener.pieces(last_event_id if query.after is None else query.after)
-    return EventSourceResponse(pieces, headers=HEADERS)
+    record = await anyio.to_thread.run_sync(service.store.studies.get, study)
+    listener = _Listener(service, query, request.scope, study, str(record.uuid))
+    return EventSourceResponse(listener.pieces(last_event_id), headers=HEADERS)
 
 
 class _Listener:
     """One open stream: which events it tells, and when it ends."""
 
     def __init__(
-        self, service: Service, query: EventQuery, study: str | None, uuid: str | None
+        self,
+        service: Service,
+        query: EventQuery,
+        scope: Scope,
+        study: str | None = None,
+        uuid: str | None = None,
     ) -> None:
-        self._service, self._feed = service, service.feed
+        self._service, self._feed, self._scope = service, service.feed, scope
+        self._after = query.after
         self._study, self._uuid = study, uuid
         self._kinds, self._until = frozenset(query.kinds), query.until
+        self._is_told = False  # all that was asked for
 
-    async def pieces(self, after: str | None) -> AsyncIterator[bytes]:
-        """The stream. It breaks off when the database is away, and the listener comes back."""
+    async def pieces(self, last_event_id: str | None) -> AsyncIterator[bytes]:
+        """The stream. It breaks off when the database is away, and the listener comes back.
+
+        It also breaks off when the token is revoked, and nobody comes back.
+        """
         with contextlib.suppress(Unavailable):
             async with self._feed.listening() as head:
+                after = last_event_id if self._after is None else self._after
                 cursor, is_known = await self._place(after, head)
                 # An id without data: who is cut off now knows where to go on.
                 yield _listening(cursor) if is_known else _reset(cursor)
@@ -122,12 +130,12 @@ class _Listener:
                     end = head
                 async for piece in self._told(cursor, end):
                     yield piece
-                if not self._feed.is_closed:
+                if self._is_told:
                     yield format_sse_event(event=EventKind.END, data_str="{}")
 
     async def _told(self, cursor: Cursor, end: Cursor | None) -> AsyncIterator[bytes]:
         """The events beyond a place, up to `end` if there is one."""
-        while not self._feed.is_closed:
+        while not self._feed.is_closed and await self._service.guard.still_knows(self._scope):
             move = self._feed.next_move()
             before = cursor
             events, cursor = await self._feed.after(before, self._uuid)
@@ -139,6 +147,7 @@ class _Listener:
                 if self._is_last(event):
                     end = event.cursor
             if end is not None and cursor >= end:
+                self._is_told = True
                 return
             if cursor == before and not await heard(move, KEEP_ALIVE_SECONDS):
                 yield format_sse_event(id=str(cursor), comment="still here")

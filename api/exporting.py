@@ -18,6 +18,7 @@ from storage.transfer import StudyCopy, TrialCopy
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
 # So many trials make a piece; each piece is one change of the thread.
 TRIALS_PER_PIECE = 50
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def pieces_of(store: Store, name: str, form: str) -> Iterator[bytes]:
@@ -86,14 +87,19 @@ def _columns(
 
 
 def _cell(value: Any) -> str:
-    """Text as it is, everything else as JSON would write it; nothing for what is not there."""
+    """Text as it is, everything else as JSON would write it; nothing for what is not there.
+
+    An apostrophe before text that a spreadsheet would take for a formula; numbers stay as they are.
+    """
     if value is None:
         return ""
     if isinstance(value, dt.datetime):
         return value.isoformat()
     if isinstance(value, float):
         return str(encode_number(value))
-    return str(value) if isinstance(value, str) else json.dumps(strict(value), ensure_ascii=False)
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(FORMULA_SIGNS) else str(value)
+    return json.dumps(strict(value), ensure_ascii=False)
 
 
 def _csv_line(cells: Any) -> str:

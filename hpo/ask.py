@@ -240,7 +240,7 @@ class AskedTrial(Trial):
             if self.settled is not None or is_gone(error):
                 return False
             if error is None:
-                self.prune() if self._is_told_to_end else self.complete()
+                self._conclude()
                 return False
             if isinstance(error, Exception):
                 ending = error_ending(error)
@@ -248,6 +248,17 @@ class AskedTrial(Trial):
                 return ending.end != "failed"
             self.release()
             return False
+
+    def _conclude(self) -> None:
+        """The end of a trial of which nothing was told."""
+        from hpo.client import ApiError
+
+        try:
+            self.prune() if self._is_told_to_end else self.complete()
+        except ApiError as error:
+            if error.code == Reason.INVALID_RESULT:  # nobody is left to tell another value
+                self._settle(asdict(error_ending(error)))
+            raise
 
     def _renew(self, ended: threading.Event) -> None:
         while not ended.wait(self._lease_seconds / 3):

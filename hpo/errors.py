@@ -15,6 +15,7 @@
     │   └── VersionMismatch
     ├── NoTrial             a study has no trial to give to a program that asks (hpo.ask)
     ├── InvalidField        a value that names the field it stands in and the cure
+    │   └── InvalidResult   what a trial is completed with is not what its study asks for
     ├── InvalidFields       several of them
     ├── Unavailable         the database or the service does not answer now; try again
     │   └── ClientClosed    this client has been closed: trying again is vain
@@ -124,6 +125,12 @@ class InvalidField(HpoError, ValueError):
         errors = [{"field": field, "message": message}]
         super().__init__(f"{field}: {message}", errors=errors)
         self.field, self.message = field, message
+
+
+class InvalidResult(InvalidField):
+    """A trial's values are not what its study asks for; it still runs, and may be told again."""
+
+    code = "invalid_result"
 
 
 class InvalidFields(HpoError, ValueError):

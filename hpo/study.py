@@ -11,6 +11,7 @@ from typing import Any
 
 from hpo.conditions import condition_faults
 from hpo.errors import InvalidField
+from hpo.names import is_printable
 from hpo.seeds import MAX_SEED
 from hpo.space import Space
 
@@ -200,7 +201,7 @@ def _check_labels(tags: Sequence[str], notes: str) -> None:
     if len(tags) > MAX_TAGS:
         raise InvalidField("tags", f"must be {MAX_TAGS} or fewer, got {len(tags)}")
     for tag in tags:
-        if not (0 < len(tag) <= MAX_TAG and tag.isprintable()):
+        if not (len(tag) <= MAX_TAG and is_printable(tag)):
             raise InvalidField(
                 "tags", f"must have 1 to {MAX_TAG} printable characters each, got {tag[:80]!r}"
             )

@@ -44,14 +44,16 @@ def excluded_ids(connection: sa.Connection, study: sa.Row[Any]) -> frozenset[int
     return frozenset(connection.execute(select).scalars())
 
 
-def exclude(connection: sa.Connection, study: sa.Row[Any], trial: Any, reason: str) -> None:
-    """Takes a row of Optuna's trials out; again, it only changes the reason.
+def exclude(connection: sa.Connection, study: sa.Row[Any], trial: Any, reason: str) -> bool:
+    """Takes a row of Optuna's trials out; again, it only changes the reason. Whether it changed.
 
     The caller holds the study's lock.
     """
-    update = t.hpo_exclusion.update().where(_mine(study, trial.number)).values(reason=reason)
-    if connection.execute(update).rowcount:
-        return
+    mine = _mine(study, trial.number)
+    select = sa.select(t.hpo_exclusion.c.reason).where(mine)
+    if (known := connection.execute(select).scalar_one_or_none()) is not None:
+        connection.execute(t.hpo_exclusion.update().where(mine).values(reason=reason))
+        return bool(known != reason)
     connection.execute(
         t.hpo_exclusion.insert().values(
             study_uuid=study.uuid,
@@ -62,12 +64,15 @@ def exclude(connection: sa.Connection, study: sa.Row[Any], trial: Any, reason: s
         )
     )
     _revise(connection, study)
+    return True
 
 
-def include(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
-    """Takes a trial in again. The caller holds the study's lock."""
-    if connection.execute(t.hpo_exclusion.delete().where(_mine(study, number))).rowcount:
-        _revise(connection, study)
+def include(connection: sa.Connection, study: sa.Row[Any], number: int) -> bool:
+    """Takes a trial in again; whether it was out. The caller holds the study's lock."""
+    if not connection.execute(t.hpo_exclusion.delete().where(_mine(study, number))).rowcount:
+        return False
+    _revise(connection, study)
+    return True
 
 
 def exclusions_of(

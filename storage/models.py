@@ -74,12 +74,16 @@ class Models:
         return self._database.write(transaction)
 
     def receive(self, lease: Lease) -> Arrival:
-        """Begins to take in the model that was offered. Raises ModelRefused, or as `offer` does."""
+        """Begins to take in the model that was offered, or once more the one that has come.
+
+        Raises ModelRefused, or as `offer` does.
+        """
 
         def transaction(connection: sa.Connection) -> sa.Row[Any] | None:
             held = self._hold(connection, lease)
-            mine = sa.and_(_is_of(held), _model.token == held.token, _model.state == OFFERED)
-            return connection.execute(sa.select(t.hpo_model).where(mine)).one_or_none()
+            mine = sa.and_(_is_of(held), _model.token == held.token, _model.state != DROPPED)
+            newest = sa.select(t.hpo_model).where(mine).order_by((_model.state == OFFERED).desc())
+            return connection.execute(newest.limit(1)).one_or_none()
 
         row = self._database.write(transaction)
         if row is None or self._artifacts is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from hpo.errors import InvalidResult
 from hpo.numbers import encode_number
 from hpo.study import OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import RETRIED_REASONS, Failure, Reason, TrialState, Verdict
@@ -71,18 +72,14 @@ class Held:
 
 
 def complete(held: Held, values: Sequence[float]) -> End:
+    """Raises InvalidResult, and the attempt goes on, when there is not one value a direction."""
     if _is_diverged(held):
         return prune(held)  # it went on and returned a number all the same
     n_wanted = len(held.definition.directions)
     if not values and n_wanted == 1:
         values = values_by_rule(held.connection, held.lease.trial_id, held.definition)
     if len(values) != n_wanted:
-        return End(
-            outcome="failed",
-            state=TrialState.FAIL,
-            reason=Reason.INVALID_RESULT,
-            message=_wrong_number(len(values), n_wanted),
-        )
+        raise _wrong_number(len(values), n_wanted)
     for value in values:
         if not math.isfinite(value):
             message = f"The objective returned {encode_number(value)}."
@@ -90,11 +87,11 @@ def complete(held: Held, values: Sequence[float]) -> End:
     return End(outcome="complete", state=TrialState.COMPLETE, values=tuple(values))
 
 
-def _wrong_number(n_values: int, n_wanted: int) -> str:
+def _wrong_number(n_values: int, n_wanted: int) -> InvalidResult:
     if n_wanted == 1 and n_values == 0:
-        return "The objective returned no value and reported none."
-    wanted = "one value" if n_wanted == 1 else f"{n_wanted} values, one for each direction"
-    return f"The objective returned {n_values or 'no'} values; the study needs {wanted}."
+        return InvalidResult("value", "is required, as the trial has reported none")
+    wanted = "one number" if n_wanted == 1 else f"{n_wanted} numbers, one for each direction"
+    return InvalidResult("values", f"must be {wanted} of the study, got {n_values or 'none'}")
 
 
 def values_by_rule(

@@ -6,11 +6,15 @@ is decided once. Each call is idempotent by its token: repeated, it gets its fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from hpo.errors import TrialFinished
 from hpo.events import EventKind
+from hpo.numbers import decode_number, encode_number
 from hpo.trial import Failure, Reason, TrialState
 from storage import leases, models, outcomes
 from storage import tables as t
@@ -24,6 +28,9 @@ from storage.studies import definition_of, study_row
 
 FINITE = t.ValueType.FINITE
 
+# What a caller asks for; with the answer it is kept, to be compared when it is asked again.
+Asked: TypeAlias = Mapping[str, Any]
+
 
 class Settling:
     """Ends attempts, by their workers' word or because nobody renewed the lease."""
@@ -33,20 +40,20 @@ class Settling:
 
     def complete(self, lease: Lease, values: Sequence[float], remarks: Remarks) -> Settled:
         """Ends a trial with its values; none: the study's value rule picks one of its reports."""
-        return self._settle(
-            lease, "complete", lambda held: outcomes.complete(held, values), remarks
-        )
+        asked = {"asked": "complete", "values": [encode_number(value) for value in values]}
+        return self._settle(lease, asked, lambda held: outcomes.complete(held, values), remarks)
 
     def prune(self, lease: Lease, remarks: Remarks) -> Settled:
-        return self._settle(lease, "pruned", outcomes.prune, remarks)
+        return self._settle(lease, {"asked": "pruned"}, outcomes.prune, remarks)
 
     def fail(self, lease: Lease, failure: Failure, remarks: Remarks) -> Settled:
         """Ends an attempt that failed; its reason decides between another attempt and the end."""
-        return self._settle(lease, "failed", lambda held: outcomes.fail(held, failure), remarks)
+        asked = {"asked": "failed"}
+        return self._settle(lease, asked, lambda held: outcomes.fail(held, failure), remarks)
 
     def release(self, lease: Lease) -> Settled:
         """Gives a trial back: another attempt goes on at once, and none has failed."""
-        return self._settle(lease, "released", outcomes.release, Remarks())
+        return self._settle(lease, {"asked": "released"}, outcomes.release, Remarks())
 
     def expire(self, lease: Lease, silent_seconds: float) -> Settled | None:
         """Ends a lease that ran out as `lost`; None when it was renewed meanwhile."""
@@ -74,7 +81,7 @@ class Settling:
     def _settle(
         self,
         lease: Lease,
-        asked: str,
+        asked: Asked,
         choose: Callable[[Held], End],
         remarks: Remarks,
     ) -> Settled:
@@ -113,7 +120,7 @@ def _hold(
     )
 
 
-def _write(held: Held, end: End, *, asked: str | None = None) -> Settled:
+def _write(held: Held, end: End, *, asked: Asked = MappingProxyType({"asked": None})) -> Settled:
     """Writes the trial's row, the attempt and the study's end."""
     connection = held.connection
     state = TrialState.RUNNING if end.state is None else _end_trial(held, end, end.state)
@@ -129,7 +136,7 @@ def _write(held: Held, end: End, *, asked: str | None = None) -> Settled:
         )
         .values(next_attempt_at=due, reason=end.reason, message=end.message)
     )
-    answer = {"asked": asked, "state": state, "awaiting": end.state is None, "reason": end.reason}
+    answer = {**asked, "state": state, "awaiting": end.state is None, "reason": end.reason}
     connection.execute(
         t.hpo_attempt.update()
         .where(t.hpo_attempt.c.token == held.lease.token)
@@ -180,15 +187,36 @@ def _end_trial(held: Held, end: End, state: TrialState) -> TrialState:
     return state
 
 
-def _repeated(connection: sa.Connection, lease: Lease, asked: str) -> Settled:
+def _repeated(connection: sa.Connection, lease: Lease, asked: Asked) -> Settled:
     """The first answer to a call that is made again; any other call is refused."""
     select = sa.select(t.hpo_attempt.c.settled).where(t.hpo_attempt.c.token == lease.token)
     settled = connection.execute(select).scalar_one_or_none()
-    if settled is None or settled["asked"] != asked:
+    if settled is None or settled["asked"] != asked["asked"]:
         leases.refuse(connection, lease)
+    if (first := _numbers(settled)) != (told := _numbers(asked)):
+        raise _told_otherwise(lease, first, told)
     reason = settled["reason"]
     return Settled(
         state=TrialState(settled["state"]),
         awaiting_attempt=settled["awaiting"],
         reason=None if reason is None else Reason(reason),
+    )
+
+
+def _numbers(asked: Asked) -> list[float | str]:
+    """The values of a request as they can be compared: NaN equals NaN, 1e300 its whole number."""
+    return [encode_number(decode_number(value)) for value in asked.get("values", ())]
+
+
+def _told_otherwise(
+    lease: Lease, first: Sequence[float | str], told: Sequence[float | str]
+) -> TrialFinished:
+    field = "value" if max(len(first), len(told)) == 1 else "values"
+    was, now = (", ".join(map(str, numbers)) or "none" for numbers in (first, told))
+    message = f"the trial was completed with {was}, which stands; got {now}"
+    return TrialFinished(
+        f"{lease.study_name}/{lease.number}: {field}: {message}",
+        study=lease.study_name,
+        number=lease.number,
+        errors=[{"field": field, "message": message}],
     )

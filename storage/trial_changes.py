@@ -50,8 +50,8 @@ class TrialChanges:
                     "excluded. Cancel it first.",
                     state=state,
                 )
-            exclusions.exclude(connection, study, trial, reason)
-            append(connection, EventKind.TRIAL_EXCLUDED, study, number, reason=reason)
+            if exclusions.exclude(connection, study, trial, reason):
+                append(connection, EventKind.TRIAL_EXCLUDED, study, number, reason=reason)
 
         self._change(study_name, change)
 
@@ -60,8 +60,8 @@ class TrialChanges:
 
         def change(connection: sa.Connection, study: sa.Row[Any]) -> None:
             trial_row(connection, study, number)
-            exclusions.include(connection, study, number)
-            append(connection, EventKind.TRIAL_INCLUDED, study, number)
+            if exclusions.include(connection, study, number):
+                append(connection, EventKind.TRIAL_INCLUDED, study, number)
 
         self._change(study_name, change)
 

@@ -21,13 +21,14 @@ from api.server import Server
 from storage.store import open_store
 
 
-def _no_literal(literal: str) -> NoReturn:
+def no_literal(literal: str) -> NoReturn:
+    """Refuses NaN and infinities, which Python writes and JSON does not know."""
     raise AssertionError(f"{literal} is not JSON")
 
 
 def read(response: httpx2.Response) -> Any:
     """The body of a response, read strictly."""
-    return json.loads(response.content, parse_constant=_no_literal)
+    return json.loads(response.content, parse_constant=no_literal)
 
 
 class Node:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.schemas.base import Query, Reply
+from api.schemas.base import Number, Query, Reply
 from hpo.search import Importances
 from hpo.study import MAX_DIRECTIONS, Direction
 from storage.analysis import Course, History, ParetoFront
@@ -91,10 +91,10 @@ class NearestPrunedReply(Reply):
 
     number: int
     step: int
-    value: float
+    value: Number
     best_number: int
-    best_value: float
-    gap: float
+    best_value: Number
+    gap: Number
 
 
 class PruningReply(Reply):

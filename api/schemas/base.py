@@ -16,8 +16,10 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.config import JsonDict
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from hpo.names import NAME, is_printable
 from hpo.numbers import NON_FINITE, strict
 from hpo.study import MAX_LIMIT_SECONDS
 
@@ -26,6 +28,7 @@ T = TypeVar("T")
 MAX_DEPTH = 32
 MAX_ATTRIBUTE_NAME = 512  # what Optuna's column holds
 MAX_INT = 2**31 - 1  # what an INTEGER column holds on PostgreSQL
+STORABLE = r"[^\x00]*"
 
 
 class Body(BaseModel):
@@ -54,7 +57,11 @@ class Query(BaseModel):
 
 def spelled(pattern: str) -> Any:
     """Says in the OpenAPI document what a validator of ours checks, in a sentence of its own."""
-    return Field(json_schema_extra={"pattern": f"^(?:{pattern})$"})
+    return Field(json_schema_extra=_pattern(pattern))
+
+
+def _pattern(pattern: str) -> JsonDict:
+    return {"pattern": f"^(?:{pattern})$"}
 
 
 def located(faults: Iterator[tuple[tuple[str | int, ...], str]]) -> None:
@@ -80,8 +87,8 @@ def storable(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A name: no control characters, as it stands in logs and on pages."""
-    if not text.isprintable():
+    """A name, as it stands in logs and on pages."""
+    if text and not is_printable(text):
         raise ValueError(f"must have printable characters only, got {text!r}")
     return text
 
@@ -173,16 +180,21 @@ Number = Annotated[
     float, BeforeValidator(_decoded), Field(strict=True), WithJsonSchema(_NUMBER_SCHEMA)
 ]
 Bool = Annotated[bool, Field(strict=True)]
-Text = Annotated[str, AfterValidator(storable), spelled(r"[^\x00]*")]
+Text = Annotated[str, AfterValidator(storable), spelled(STORABLE)]
 Output = Annotated[str, BeforeValidator(cleaned)]
-# What Python calls printable: no control, format, private or unassigned character, no separator.
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200),
     AfterValidator(printable),
-    spelled(r"[\p{L}\p{M}\p{N}\p{P}\p{S} ]+"),
+    spelled(NAME.pattern),
 ]
 JsonObject = Annotated[dict[str, Any], AfterValidator(json_document)]
 JsonArray = Annotated[list[Any], AfterValidator(json_document)]
 JsonValue = Annotated[Any, AfterValidator(json_document)]
-JsonAttributes = Annotated[dict[str, Any], AfterValidator(json_attributes)]
+JsonAttributes = Annotated[
+    dict[str, Any],
+    AfterValidator(json_attributes),
+    Field(
+        json_schema_extra={"propertyNames": {"maxLength": MAX_ATTRIBUTE_NAME, **_pattern(STORABLE)}}
+    ),
+]

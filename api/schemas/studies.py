@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from api.schemas.base import MAX_INT, Body, Bool, Name, Query, Reply
+from api.schemas.base import MAX_INT, Body, Bool, Query, Reply, Text
 from api.schemas.models import ModelReply
 from api.schemas.space import space_reply
 from api.schemas.study_create import Tag
@@ -162,7 +162,7 @@ class StudyQuery(Query):
 
     state: Annotated[list[StudyState], Field(default_factory=list)]
     tag: Annotated[list[Tag], Field(default_factory=list, max_length=MAX_TAGS)]
-    name_prefix: Annotated[Name, Field(min_length=0)] = ""
+    name_prefix: Annotated[Text, Field(max_length=200)] = ""
     archived: Literal["false", "true", "any"] = "false"
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     after: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.schemas.base import MAX_INT, Query, Reply
+from api.schemas.base import MAX_INT, Number, Query, Reply
 from api.schemas.models import ModelReply
 from hpo.numbers import strict
 from hpo.trial import Reason, TrialState, Verdict
@@ -25,10 +25,10 @@ from storage.trial_order import SortBy, TrialFilter, TrialOrder
 
 class CurvePointReply(Reply):
     step: int
-    value: float
+    value: Number
     attempt: int | None
     elapsed_seconds: float | None
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     verdict: Verdict | None
 
     @classmethod
@@ -72,11 +72,11 @@ class TrialReply(Reply):
 
     number: int
     state: TrialState
-    value: float | None
-    values: list[float]
+    value: Number | None
+    values: list[Number]
     params: dict[str, Any]
     user_attrs: dict[str, Any]
-    constraints: dict[str, float]
+    constraints: dict[str, Number]
     reason: Reason | None
     message: str
     attempt: int
@@ -84,7 +84,7 @@ class TrialReply(Reply):
     worker: str | None
     device: str | None
     last_step: int | None
-    last_value: float | None
+    last_value: Number | None
     prune: dict[str, Any] | None
     started_at: dt.datetime | None
     ended_at: dt.datetime | None

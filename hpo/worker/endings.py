@@ -124,6 +124,8 @@ def reason_of(error: BaseException, names: set[str]) -> Reason:
         return Reason.OBJECTIVE_ERROR
     if "TrialFailed" in names:
         return _known_reason(getattr(error, "reason", None))
+    if getattr(error, "code", None) == Reason.INVALID_RESULT:  # the service did not take the values
+        return Reason.INVALID_RESULT
     for name, reason in REASONS_BY_CLASS.items():
         # A device-side assert and exhausted memory may come as the same class.
         if name in names:

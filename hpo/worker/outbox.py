@@ -202,9 +202,10 @@ class Outbox:
                 if error.code in LOST_CODES or letter.verb in ("fail", "release"):
                     raise
                 refusal = error
+        is_of_values = refusal.code == Reason.INVALID_RESULT
         failure = {
             "token": letter.document["token"],
-            "reason": Reason.OBJECTIVE_ERROR,
+            "reason": Reason.INVALID_RESULT if is_of_values else Reason.OBJECTIVE_ERROR,
             "message": f"the service refused what the objective said: {refusal}",
             "traceback": "",
             "user_attrs": {},

@@ -539,12 +539,41 @@ def test_the_value_rule_picks_the_value_when_the_objective_returns_none(
     assert store.trials.get("demo", 0).value == expected
 
 
-def test_no_value_and_no_report_is_an_invalid_result(
-    store: Store, create: Create, claim: Claim
+@pytest.mark.parametrize(
+    ("first", "same"), [(0.5, 0.5), (float("nan"), float("nan")), (1e300, 1e300), (-0.0, 0.0)]
+)
+def test_a_completion_told_again_gets_its_first_answer(
+    store: Store, create: Create, claim: Claim, first: float, same: float
 ) -> None:
     create()
-    settled = store.claims.complete(lease_of(claim()), None, {})
-    assert (settled.state, settled.reason) == (TrialState.FAIL, Reason.INVALID_RESULT)
+    lease = lease_of(claim())
+    settled = store.claims.complete(lease, first)
+    assert store.claims.complete(lease, same) == settled
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "said"),
+    [
+        (0.5, 0.25, "value: the trial was completed with 0.5, which stands; got 0.25"),
+        (0.5, None, "value: the trial was completed with 0.5, which stands; got none"),
+        (None, 0.5, "value: the trial was completed with none, which stands; got 0.5"),
+        (float("nan"), 1.0, "completed with NaN"),
+        (0.5, (0.5, 0.5), "values: the trial was completed with 0.5, which stands; got 0.5, 0.5"),
+    ],
+)
+def test_a_completion_with_another_value_is_refused(
+    store: Store, create: Create, claim: Claim, first: Any, other: Any, said: str
+) -> None:
+    create()
+    lease = lease_of(claim())
+    store.claims.report(lease, measurement(0, 0.5), {})
+    store.claims.complete(lease, first)
+    before = store.trials.get("demo", 0)
+    with pytest.raises(TrialFinished, match=said) as refused:
+        store.claims.complete(lease, other, {"note": "lost"})
+    (fault,) = refused.value.facts["errors"]
+    assert fault["field"] in ("value", "values")
+    assert store.trials.get("demo", 0) == before
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.storages import BaseStorage
 
-from hpo.errors import Conflict, NoCompletedTrial
+from hpo.errors import Conflict, InvalidResult, NoCompletedTrial
 from hpo.search.front import front_of
 from hpo.study import Algorithm, Direction
 from hpo.trial import Measurement, Reason, TrialState
@@ -53,23 +53,27 @@ def test_a_study_with_two_directions_has_a_front(
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
+    ("fields", "value", "match"),
     [
-        (1.0, Reason.INVALID_RESULT),
-        (None, Reason.INVALID_RESULT),
-        ((1.0, 2.0, 3.0), Reason.INVALID_RESULT),
+        (TWO, 1.0, "values: must be 2 numbers, one for each direction of the study, got 1"),
+        (TWO, None, "values: must be 2 numbers, one for each direction of the study, got none"),
+        (TWO, (1.0, 2.0, 3.0), "values: must be 2 numbers, .* got 3"),
+        ({}, (1.0, 2.0), "values: must be one number of the study, got 2"),
+        ({}, None, "value: is required, as the trial has reported none"),
     ],
 )
-def test_the_wrong_number_of_values_fails(store: Store, value: Any, reason: Reason) -> None:
-    store.studies.create(definition(n_trials=1, **TWO), given=frozenset())
-    assert run(store, value) == (TrialState.FAIL, reason)
-    assert "2 values, one for each direction" in store.trials.get("demo", 0).message
-
-
-def test_several_values_where_there_is_one_direction_fail(store: Store) -> None:
-    store.studies.create(definition(n_trials=1), given=frozenset())
-    assert run(store, (1.0, 2.0)) == (TrialState.FAIL, Reason.INVALID_RESULT)
-    assert "needs one value" in store.trials.get("demo", 0).message
+def test_the_wrong_number_of_values_is_refused_and_can_be_mended(
+    store: Store, fields: dict[str, Any], value: Any, match: str
+) -> None:
+    store.studies.create(definition(n_trials=1, **fields), given=frozenset())
+    claimed = store.claims.claim(request(register(store)))
+    assert claimed is not None
+    lease, before = lease_of(claimed), store.trials.get("demo", 0)
+    with pytest.raises(InvalidResult, match=match):
+        store.claims.complete(lease, value, user_attrs={"note": 1}, constraints={"size": 1.0})
+    assert store.trials.get("demo", 0) == before
+    right = (1.0, 2.0) if fields else 1.0
+    assert store.claims.complete(lease, right).state is TrialState.COMPLETE
 
 
 def test_one_value_that_is_not_finite_diverges(store: Store) -> None:

@@ -165,12 +165,22 @@ def test_a_step_reported_twice_harms_nothing(ears: Ears) -> None:
     assert service.said == [("complete", None)]
 
 
-def test_an_outcome_that_is_refused_becomes_a_failure(ears: Ears) -> None:
-    service = Service(refused("invalid", 422), {"state": "FAIL"})
-    outbox = Outbox(service, ears)
+@pytest.mark.parametrize(
+    ("code", "reason"), [("invalid", "objective_error"), ("invalid_result", "invalid_result")]
+)
+def test_an_outcome_that_is_refused_becomes_a_failure(ears: Ears, code: str, reason: str) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def post(verb: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        told.append((verb, document.get("reason")))
+        if verb == "complete":
+            raise refused(code, 422)
+        return {"state": "FAIL"}
+
+    outbox = Outbox(post, ears)
     outbox.settle("complete", dict(OUTCOME))
     assert outbox.wait() == {"state": "FAIL"}
-    assert [verb for verb, _ in service.said] == ["fail"]
+    assert told == [("complete", None), ("fail", reason)]
 
 
 def test_a_failure_that_is_refused_is_dropped(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:

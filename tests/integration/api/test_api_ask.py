@@ -88,6 +88,16 @@ def test_what_cannot_be_asked(client: TestClient, node: Node) -> None:
     assert "ask and tell" in error["message"]
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsgaii"])
+def test_trials_that_are_out_at_once_are_different_points(client: TestClient, sampler: str) -> None:
+    space = {**SPACE, "y": {"type": "float", "low": 0, "high": 1}}
+    sent = document(n_trials=16, space=space, sampler=sampler, seed=42)
+    client.post("/v1/studies", json=sent)
+    asked = [read(ask(client, sent["name"], count=2, worker=f"w{n}")) for n in range(8)]
+    points = {(t["params"]["x"], t["params"]["y"]) for answer in asked for t in answer["trials"]}
+    assert len(points) == 16
+
+
 def test_an_ask_waits_for_a_trial(client: TestClient) -> None:
     sent = document(max_parallel_trials=1)
     client.post("/v1/studies", json=sent)
@@ -183,6 +193,21 @@ def test_a_report_that_is_refused_fails_the_trial(local: Client) -> None:
     assert local.trial(sent["name"], 0)["reason"] == "objective_error"
 
 
+def test_a_value_that_is_missing_can_be_told_and_fails_what_nobody_mends(local: Client) -> None:
+    local.create_study(sent := document())
+    with local.ask(sent["name"]) as trial:
+        with pytest.raises(ApiError, match="value: is required") as refused:
+            trial.complete()
+        assert (refused.value.status, refused.value.code) == (422, "invalid_result")
+        trial.complete(0.5)
+    with pytest.raises(ApiError, match="value: is required"), local.ask(sent["name"]):
+        pass
+    with pytest.raises(ApiError, match="got 2"), local.ask(sent["name"]) as trial:
+        trial.complete([1.0, 2.0])
+    found = [(one["state"], one["reason"]) for one in local.trials(sent["name"])]
+    assert found == [("COMPLETE", None), *[("FAIL", "invalid_result")] * 2]
+
+
 def trial_told(trial: AskedTrial, **fields: Any) -> dict[str, Any]:
     return {"token": trial.link._token, **fields}
 
@@ -254,6 +279,7 @@ def test_a_thread_keeps_the_lease_of_a_trial_in_a_with(
     local.create_study(asked := document(n_trials=1))
     with local.ask(asked["name"]) as trial:
         assert "renew" not in sent
+        trial.complete(1.0)
     local.create_study(asked := document(n_trials=1))
     trial = local.ask(asked["name"])
     trial._lease_seconds = 0.03
@@ -262,6 +288,7 @@ def test_a_thread_keeps_the_lease_of_a_trial_in_a_with(
         while sent.count("renew") < 2:
             assert time.monotonic() < give_up_at
             time.sleep(0.01)
+        trial.complete(1.0)
 
 
 def test_asking_goes_on_while_the_service_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.testclient import TestClient
 
-from tests.api_kit import Node, read
+from tests.api_kit import Node, read, trial_path
 
 
 def test_a_study_of_two_directions(client: TestClient, node: Node) -> None:
@@ -19,8 +19,13 @@ def test_a_study_of_two_directions(client: TestClient, node: Node) -> None:
     decision = node.send(first, "report", step=0, value=1.0, constraints={"size": 1.0})
     assert read(decision)["verdict"] == "continue"
     assert read(node.send(first, "complete", values=[1.0, 2.0]))["state"] == "COMPLETE"
-    second = node.send(node.claim(), "complete", value=1.0)
-    assert read(second)["reason"] == "invalid_result"
+    second = node.claim()
+    refused = node.send(second, "complete", value=1.0)
+    assert (refused.status_code, read(refused)["code"]) == (422, "invalid_result")
+    assert [fault["field"] for fault in read(refused)["errors"]] == ["values"]
+    assert read(client.get(trial_path(second)))["state"] == "RUNNING"
+    failed = node.send(second, "fail", reason="invalid_result", message=read(refused)["detail"])
+    assert read(failed) == {"state": "FAIL", "awaiting_attempt": False, "reason": "invalid_result"}
     path = f"/v1/studies/{study['name']}"
     shown = read(client.get(f"{path}/trials/0"))
     assert (shown["value"], shown["values"], shown["constraints"]) == (

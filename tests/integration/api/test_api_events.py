@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api import events
+from hpo.access import Role
 from hpo.client import Client
 from hpo.events import Event, EventKind
 from tests.api_kit import Node, Running, await_fact, read
@@ -163,6 +164,24 @@ def test_a_quiet_stream_says_that_it_is_alive(
     with running.client.stream("GET", "/v1/events") as response:
         lines = response.iter_lines()
         assert ": still here" in (next(lines) for _ in range(6))
+
+
+def test_a_stream_breaks_off_when_its_token_is_revoked(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.1)
+    tokens = running.app.state.service.store.tokens
+    admin, reader = (bearer(tokens.create(role, role)[1]) for role in (Role.ADMIN, Role.READER))
+    with running.client.stream("GET", "/v1/events", headers=reader) as response:
+        lines = response.iter_lines()
+        assert ": still here" in (next(lines) for _ in range(6))
+        assert running.client.delete("/v1/tokens/reader", headers=admin).is_success
+        assert "event: end" not in list(lines)
+    assert running.client.get("/v1/events", headers=reader).status_code == 401
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
 
 
 def test_a_listener_that_is_far_behind_reads_on_from_the_database(

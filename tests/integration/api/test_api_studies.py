@@ -190,12 +190,64 @@ def test_a_study_that_is_not_there(client: TestClient, name: str, rest: str) -> 
 
 
 def test_best_before_anything_completed_comes_with_counts(client: TestClient, node: Node) -> None:
-    study = node.launch()
-    node.claim()
-    response = client.get(f"/v1/studies/{study['name']}/best")
-    problem = read(response)
-    assert (response.status_code, problem["code"]) == (404, "no_completed_trial")
-    assert problem["counts"]["RUNNING"] == 1
+    study = node.launch(n_trials=4, on_diverged="fail")
+
+    def counts() -> dict[str, int]:
+        response = client.get(f"/v1/studies/{study['name']}/best")
+        problem = read(response)
+        assert (response.status_code, problem["code"]) == (404, "no_completed_trial")
+        assert read(client.get(f"/v1/studies/{study['name']}"))["best"] is None
+        return {state: n for state, n in problem["counts"].items() if n}
+
+    assert counts() == {}
+    claims = [node.claim() for _ in range(4)]
+    assert counts() == {"RUNNING": 4}
+    node.send(claims[0], "fail", reason="objective_error")
+    node.send(claims[1], "report", step=0, value=0.5)
+    node.send(claims[1], "prune")
+    node.send(claims[2], "complete", value="Infinity")
+    assert counts() == {"FAIL": 2, "PRUNED": 1, "RUNNING": 1}
+    node.send(claims[3], "complete", value=0.5)
+    excluded = f"/v1/studies/{study['name']}/trials/{claims[3]['number']}/exclude"
+    assert client.post(excluded).status_code == 200
+    assert counts() == {"COMPLETE": 1, "FAIL": 2, "PRUNED": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("", 422), ("x", 201), ("x" * 200, 201), ("x" * 201, 422), ("x" * 600, 422), ("ä", 422)],
+)
+def test_a_name_is_judged_alike_by_every_database(
+    client: TestClient, name: str, status: int
+) -> None:
+    response = client.post("/v1/studies", json=document(name=name))
+    assert response.status_code == status, response.text
+    if status == 201:
+        assert read(client.get(f"/v1/studies/{name}"))["name"] == name
+    else:
+        assert [fault["field"] for fault in read(response)["errors"]] == ["name"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"type": "categorical", "choices": [64, 128, 256]},
+        {"type": "categorical", "choices": [128, 64]},
+        {"type": "int", "low": 64, "high": 128},
+    ],
+)
+def test_a_space_stands_and_a_change_of_it_names_the_parameter(
+    client: TestClient, changed: dict[str, Any]
+) -> None:
+    space = {"batch": {"type": "categorical", "choices": [64, 128]}}
+    sent = document(space=space)
+    before = read(client.post("/v1/studies", json=sent))
+    refused = client.post("/v1/studies", json={**sent, "space": {"batch": changed}})
+    assert (refused.status_code, read(refused)["code"]) == (409, "study_exists")
+    assert "batch" in str(read(refused)["difference"])
+    amended = client.patch(f"/v1/studies/{sent['name']}", json={"space": {"batch": changed}})
+    assert "clone the study" in read(amended)["detail"]
+    assert read(client.get(f"/v1/studies/{sent['name']}"))["space"] == before["space"]
 
 
 def test_best_is_the_best_finite_value(client: TestClient, node: Node) -> None:
