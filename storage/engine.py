@@ -16,7 +16,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,6 +83,27 @@ class has_item(sa.sql.functions.FunctionElement[Any]):
         super().__init__(array, sa.literal(item))
 
 
+class int_list(sa.types.TypeDecorator[Sequence[int]]):
+    """A list of whole numbers as one bound value, however long it is."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[int] | None, dialect: sa.Dialect) -> str:
+        begin, end = "[]" if dialect.name == "sqlite" else "{}"
+        return f"{begin}{','.join(map(str, value or ()))}{end}"
+
+
+class is_listed(sa.sql.functions.FunctionElement[Any]):
+    """Whether a column is among the numbers of an `int_list`."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def __init__(self, column: Any, listed: Any) -> None:
+        super().__init__(column, listed)
+
+
 class transaction_id(sa.sql.functions.FunctionElement[Any]):
     """The running transaction among those that write, in a number that never comes again.
 
@@ -140,6 +161,18 @@ def _has_item_on_postgresql(element: has_item, compiler: Any, **kwargs: Any) -> 
 def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
     array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
     return f"({item} IN (SELECT value FROM json_each({array})))"
+
+
+@compiles(is_listed, "postgresql")
+def _is_listed_on_postgresql(element: is_listed, compiler: Any, **kwargs: Any) -> str:
+    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({column} = ANY(CAST({listed} AS INTEGER[])))"
+
+
+@compiles(is_listed, "sqlite")
+def _is_listed_on_sqlite(element: is_listed, compiler: Any, **kwargs: Any) -> str:
+    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({column} IN (SELECT value FROM json_each({listed})))"
 
 
 @compiles(transaction_id, "postgresql")
