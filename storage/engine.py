@@ -126,6 +126,11 @@ class oldest_open_transaction(sa.sql.functions.FunctionElement[Any]):
     type = sa.BigInteger()
 
 
+def alone(engine: sa.Engine) -> sa.Engine:
+    """The same engine for single statements, without a transaction around them."""
+    return engine.execution_options(**_ALONE[engine.dialect.name])
+
+
 def naive_utc() -> dt.datetime:
     """Now, as Optuna 5 stores it in its own tables."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None)
@@ -218,7 +223,7 @@ class Database:
         if self.is_sqlite:
             self._file_lock = _lock_file(Path(self.url.database or ""))
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
-        self._alone = self.engine.execution_options(**_ALONE[self.engine.dialect.name])
+        self._alone = alone(self.engine)
         # SQLite has one writer at a time; those who wait for a lock here need not poll for it.
         self._turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         self._together: Together | None = None

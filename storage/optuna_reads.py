@@ -81,15 +81,23 @@ def _selects(chosen: sa.ColumnElement[bool]) -> Iterator[sa.Select[Any]]:
         yield part.select(place, chosen if place == HEADS else part.table.c.trial_id.in_(ids))
 
 
-# The sum keeps databases from taking the index of the study, under which all its trials stand.
-_HAS_CHANGED = sa.and_(
-    _trial.study_id + 0 == sa.bindparam("study_id"),
-    sa.or_(
-        _trial.trial_id > sa.bindparam("beyond"),
-        is_listed(_trial.trial_id, sa.bindparam("listed", type_=int_list())),
-    ),
+def _together(chosen: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
+    return sa.union_all(*_selects(chosen)).order_by("place", "row_id")
+
+
+def _is_among(name: str) -> sa.ColumnElement[bool]:
+    return is_listed(_trial.trial_id, sa.bindparam(name, type_=int_list()))
+
+
+_CHANGED = _together(
+    sa.and_(
+        # The sum keeps databases from the index by study, under which all its trials stand.
+        _trial.study_id + 0 == sa.bindparam("study_id"),
+        sa.or_(_trial.trial_id > sa.bindparam("beyond"), _is_among("listed")),
+        sa.or_(_trial.state.in_(["COMPLETE", "PRUNED", "FAIL"]), sa.not_(_is_among("known"))),
+    )
 )
-_CHANGED = sa.union_all(*_selects(_HAS_CHANGED)).order_by("place", "row_id")
+_ONE = _together(_trial.trial_id == sa.bindparam("trial_id"))
 
 
 def frozen_trials(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> list[FrozenTrial]:
@@ -98,13 +106,29 @@ def frozen_trials(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> 
     return _assembled(row for one in statements for row in connection.execute(one))
 
 
+def trial_of(connection: sa.Connection, trial_id: int) -> FrozenTrial | None:
+    """One trial, in one statement."""
+    found = _assembled(connection.execute(_ONE, {"trial_id": trial_id}))
+    return found[0] if found else None
+
+
 def changed_trials(
-    connection: sa.Connection, study_id: int, *, beyond: int, listed: Sequence[int]
+    connection: sa.Connection,
+    study_id: int,
+    *,
+    beyond: int,
+    listed: Sequence[int] = (),
+    known: Sequence[int] = (),
 ) -> list[FrozenTrial]:
-    """The trials of a study beyond one, and those listed, in one statement; by trial id."""
-    if beyond < 0:
+    """The trials of a study beyond one, and those listed, in one statement; by trial id.
+
+    A trial that is `known` comes only when it has ended.
+    """
+    if beyond < 0 and not listed:
         return frozen_trials(connection, _trial.study_id == study_id)
-    names = {"study_id": study_id, "beyond": beyond, "listed": listed}
+    if beyond < 0:  # none has ended; other studies' trials stand below the first one
+        beyond = min(listed) - 1
+    names = {"study_id": study_id, "beyond": beyond, "listed": listed, "known": known}
     return _assembled(connection.execute(_CHANGED, names))
 
 
@@ -143,7 +167,7 @@ class _Drawn(NamedTuple):
     """The parameters of a trial in the order in which they were drawn."""
 
     params: dict[str, Any]
-    distributions: Mapping[str, BaseDistribution]
+    distributions: dict[str, BaseDistribution]
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, str, float]]) -> _Drawn:

@@ -13,7 +13,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from optuna.distributions import distribution_to_json
-from optuna.storages._cached_storage import _CachedStorage
 
 from hpo.errors import NotFound
 from hpo.search.importances import Importances, importances
@@ -24,7 +23,7 @@ from hpo.study import StudyDefinition
 from hpo.trial import Decision
 from storage.engine import Database, outages
 from storage.history import History
-from storage.optuna_storage import forget
+from storage.optuna_cache import CachedStorage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +37,7 @@ class Sampled:
 class Search:
     """Samples and prunes through an Optuna storage on the same database."""
 
-    def __init__(self, database: Database, optuna_storage: _CachedStorage) -> None:
+    def __init__(self, database: Database, optuna_storage: CachedStorage) -> None:
         self._database, self._storage = database, optuna_storage
         self._history = History(database, optuna_storage)
         self._uuids: dict[int, str] = {}  # by Optuna's id, of the studies that the cache may hold
@@ -59,7 +58,7 @@ class Search:
     def drop(self, study_id: int) -> None:
         """Drops what is cached of a study, by Optuna's id; another one may have it next."""
         self._uuids.pop(study_id, None)
-        forget(self._storage, study_id)
+        self._storage.forget(study_id)
 
     def sample(self, definition: StudyDefinition, row: sa.Row[Any], trial_id: int) -> Sampled:
         """Draws the parameters of a trial; writes none of them."""

@@ -35,7 +35,7 @@ from storage.importing import Importing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
-from storage.optuna_storage import cached
+from storage.optuna_cache import cached
 from storage.reaper import Reaper
 from storage.records import (
     Asked,
