@@ -305,15 +305,17 @@ class Database:
         return self.engine.dialect.identifier_preparer.format_table(table)
 
     @contextlib.contextmanager
-    def mutex(self, name: str, *, patience_seconds: int | None = None) -> Iterator[None]:
-        """One holder at a time, over all threads and, on PostgreSQL, all processes.
+    def mutex(
+        self, name: str, *, patience_seconds: int | None = None, everywhere: bool = True
+    ) -> Iterator[None]:
+        """One holder at a time, over all threads and, `everywhere`, all processes.
 
         With `patience_seconds` it is waited for, and may be held, for longer than other locks.
         """
         with self._mutexes_guard:
             mutex = self._mutexes.setdefault(name, threading.Lock())
         with mutex:
-            if self._lock_engine is None:
+            if self._lock_engine is None or not everywhere:
                 yield
                 return
             with outages(), self._lock_engine.begin() as connection:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Container, Mapping
 from typing import Any, cast
 
-import sqlalchemy as sa
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -28,11 +28,11 @@ class History:
 
     def of(self, study: Any) -> BaseStorage:
         """The storage as the pruners of this study see it, for one decision."""
-        return cast(BaseStorage, View(self._storage, self._hidden(study)))
+        return cast(BaseStorage, View(self._storage, study, self._hidden(study)))
 
     def for_sampling(self, study: Any, trial: FrozenTrial) -> SamplingView:
         """The storage as the sampler of this study sees it, for one trial."""
-        return SamplingView(self._storage, self._hidden(study), trial)
+        return SamplingView(self._storage, study, self._hidden(study), trial)
 
     def _hidden(self, study: Any) -> frozenset[int]:
         if not study.history_revision:
@@ -49,8 +49,8 @@ class View:
 
     is_for_sampling = False
 
-    def __init__(self, storage: CachedStorage, hidden: frozenset[int]) -> None:
-        self._storage, self._hidden_ids = storage, hidden
+    def __init__(self, storage: CachedStorage, study: Any, hidden: frozenset[int]) -> None:
+        self._storage, self._study, self._hidden_ids = storage, study, hidden
         self._lists: dict[frozenset[TrialState] | None, list[FrozenTrial]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -62,7 +62,6 @@ class View:
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        assert not deepcopy, "a copy of 10,000 trials takes a second"
         if not self._lists:
             self._storage.refresh(study_id, is_for_sampling=self.is_for_sampling)
         key = None if states is None else frozenset(s for s in TrialState if s in states)
@@ -71,7 +70,11 @@ class View:
             if self._hidden_ids:
                 trials = [trial for trial in trials if trial._trial_id not in self._hidden_ids]
             self._lists[key] = trials
-        return self._lists[key]
+        return copy.deepcopy(self._lists[key]) if deepcopy else self._lists[key]
+
+    def get_study_id_from_name(self, study_name: str) -> int:
+        # Asked for by Hyperband's study of one bracket, which has the name from the same row.
+        return int(self._study.study_id)
 
     def get_best_trial(self, study_id: int) -> FrozenTrial:
         # Optuna's own definition of the best, over the trials that are left.
@@ -87,19 +90,20 @@ class SamplingView(View):
     is_for_sampling = True
 
     def __init__(
-        self, storage: CachedStorage, hidden: frozenset[int], trial: FrozenTrial
+        self, storage: CachedStorage, study: Any, hidden: frozenset[int], trial: FrozenTrial
     ) -> None:
-        super().__init__(storage, hidden)
+        super().__init__(storage, study, hidden)
         self._trial = trial
         self._attrs: dict[str, str] = {}
 
     @property
     def attrs(self) -> Mapping[str, str]:
-        """The JSON of each attribute that was written."""
+        """The JSON of each attribute that is still to be stored."""
         return self._attrs
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        if trial_id == self._trial._trial_id:
+        # One that another program has given to an enqueued trial is there already.
+        if trial_id == self._trial._trial_id and key not in self._trial.system_attrs:
             self._attrs[key] = json.dumps(value)
         else:
             self._storage.set_trial_system_attr(trial_id, key, value)
@@ -107,5 +111,6 @@ class SamplingView(View):
     def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
         if trial_id != self._trial._trial_id:
             return dict(self._storage.get_trial_system_attrs(trial_id))
-        written = {key: json.loads(document) for key, document in self._attrs.items()}
-        return {**self._trial.system_attrs, **written}
+        # A trial that has attributes may have got others since it was read.
+        stored = self._storage.get_trial_system_attrs(trial_id) if self._trial.system_attrs else {}
+        return {**stored, **{key: json.loads(document) for key, document in self._attrs.items()}}

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import FrozenTrial, TrialState
 
+from hpo.search.stored import StoredTrial
 from storage import tables as t
 from storage.engine import int_list, is_listed
 
@@ -198,7 +199,7 @@ def _distribution(document: str) -> BaseDistribution:
 
 
 def _trial_of(head: Any, drawn: _Drawn, values: Mapping[int, float], **facts: Any) -> FrozenTrial:
-    return FrozenTrial(
+    return StoredTrial(
         number=head.step,
         state=TrialState[head.name],
         value=None,

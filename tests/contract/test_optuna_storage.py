@@ -167,10 +167,10 @@ def test_all_ways_to_read_trials_read_alike(database: Database) -> None:
     at_once = cached(database).get_all_trials(study_id)
     one_by_one = [ours._backend.get_trial(trial._trial_id) for trial in changed]
     stock = RDBStorage(ours._backend.url, engine_kwargs={"poolclass": sa.pool.NullPool})
-    expected = [repr(trial) for trial in stock.get_all_trials(study_id)]
+    expected = [repr(trial.__dict__) for trial in stock.get_all_trials(study_id)]
     stock.engine.dispose()
     for found in (changed, at_once, one_by_one):
-        assert [repr(trial) for trial in found] == expected
+        assert [repr(trial.__dict__) for trial in found] == expected
 
 
 def test_lists_by_state_follow_the_trials(database: Database) -> None:
