@@ -12,6 +12,7 @@ import contextlib
 import datetime as dt
 import fcntl
 import logging
+import math
 import os
 import random
 import threading
@@ -26,6 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from hpo.errors import DatabaseInUse, InvalidField, Unavailable
+from storage.together import Together
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,9 @@ TIMEOUTS = {
 }
 POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT_SECONDS = 8, 8, 15
 RETRY_SECONDS = 3.0
+# A connection that lay idle for longer is tried before it is used. One that was in use just now
+# is not, for that would double the round trips; if it has died meanwhile, `Database` tries again.
+TRUSTED_SECONDS = 1.0
 
 # SQLSTATEs after which the same transaction may succeed: serialization, deadlock, lock timeout,
 # server shutdown, starting up, too many connections. Class 08 is a lost connection.
@@ -180,6 +185,13 @@ class Database:
         if self.is_sqlite:
             self._file_lock = _lock_file(Path(self.url.database or ""))
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+        self._alone = self.engine.execution_options(**_ALONE[self.engine.dialect.name])
+        # SQLite has one writer at a time; those who wait for a lock here need not poll for it.
+        self._turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._together: Together | None = None
+        if self.is_sqlite:
+            self._turn = turn = threading.Lock()
+            self._together = Together(turn, lambda parts: self._retried(self.engine, parts))
         self.on_news: Callable[[], None] = lambda: None  # called after such a transaction
         self._mutexes: dict[str, threading.Lock] = {}
         self._mutexes_guard = threading.Lock()
@@ -188,17 +200,41 @@ class Database:
 
     def write(self, transaction: Callable[[sa.Connection], T]) -> T:
         """Runs a read-write transaction. Raises Unavailable when it cannot be done in time."""
-        return self._retried(self.engine, transaction)
+        return self._retried(self.engine, transaction, self._turn)
+
+    def write_one(self, part: Callable[[sa.Connection], T]) -> T:
+        """Carries out one statement, which is a transaction; on SQLite it may be a few.
+
+        On SQLite others' parts may be in the same transaction, so it must not count on being alone
+        in it. Raises as `write` does.
+        """
+        if self._together is not None:
+            return self._together.do(part)
+        return self._retried(self._alone, part)
+
+    def read_one(self, part: Callable[[sa.Connection], T]) -> T:
+        """Carries out one statement that only reads. Raises as `write` does."""
+        return self._retried(self._alone, part)
 
     def read(self, transaction: Callable[[sa.Connection], T]) -> T:
         """Runs a transaction that only reads, on one snapshot per statement or better."""
         return self._retried(self.engine.execution_options(hpo_begin="BEGIN"), transaction)
 
-    def _retried(self, engine: sa.Engine, transaction: Callable[[sa.Connection], T]) -> T:
+    @staticmethod
+    def tell(connection: sa.Connection) -> None:
+        """Lets listeners look for events once this transaction is over."""
+        connection.info[HAS_NEWS] = True
+
+    def _retried(
+        self,
+        engine: sa.Engine,
+        transaction: Callable[[sa.Connection], T],
+        turn: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> T:
         give_up_at = time.monotonic() + RETRY_SECONDS
         for attempt in range(1, 1000):
             try:
-                with engine.begin() as connection:
+                with turn or contextlib.nullcontext(), engine.begin() as connection:
                     connection.info.pop(HAS_NEWS, None)
                     result = transaction(connection)
                     has_news = connection.info.pop(HAS_NEWS, False)
@@ -379,19 +415,26 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
         # A deferred transaction that reads first and writes later fails at once when another
         # one wrote in between; no timeout helps there.
         mode = connection.get_execution_options().get("hpo_begin", "BEGIN IMMEDIATE")
-        connection.exec_driver_sql(mode)
+        if mode is not None:
+            connection.exec_driver_sql(mode)
 
     return engine
 
 
+# How a statement is carried out without a transaction around it.
+_ALONE: Mapping[str, dict[str, Any]] = {
+    "sqlite": {"hpo_begin": None},
+    "postgresql": {"isolation_level": "AUTOCOMMIT"},
+}
+
+
 def _postgresql_engine(url: sa.URL) -> sa.Engine:
     options = " ".join(f"-c {name}={seconds}s" for name, seconds in TIMEOUTS.items())
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_SECONDS,
-        pool_pre_ping=True,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
@@ -402,3 +445,19 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
             "keepalives_count": 3,
         },
     )
+
+    @sa.event.listens_for(engine, "checkin")
+    def _note(_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _try(connection: Any, record: Any, _fairy: Any) -> None:
+        idle_since = record.info.get("idle_since", math.inf)
+        if time.monotonic() < idle_since + TRUSTED_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise sa.exc.DisconnectionError() from error  # the pool opens another one
+
+    return engine

@@ -25,13 +25,14 @@ SAMPLING, RUNNING = "sampling", "running"
 def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa.Row[Any]:
     """Locks and renews a running lease. Raises LeaseLost, TrialFinished or NotFound.
 
-    Every write to a trial begins with this, so no write of a stale attempt reaches a table.
+    Every write to a trial begins with this, so no write of a stale attempt reaches a table. It
+    makes another revision: what was known of the trial may be true no more.
     """
     row = connection.execute(
         t.hpo_lease.update()
         # Another Optuna program may have ended the trial; the reaper takes the lease away then.
         .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, _is_running())
-        .values(acquired_until=db_now(_length(lease_seconds)))
+        .values(acquired_until=db_now(_length(lease_seconds)), revision=t.hpo_lease.c.revision + 1)
         .returning(t.hpo_lease)
     ).one_or_none()
     if row is None:
