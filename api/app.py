@@ -48,14 +48,15 @@ from storage.store import Store
 
 ALLOWED_HEADERS = ("Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-ID")
 
+# The first are asked most, and routes are tried in their order.
 ROUTERS = (
+    claims.on_trial,
+    claims.router,
+    workers.router,
     studies.router,
     trials.router,
     analysis.router,
     objectives.router,
-    workers.router,
-    claims.router,
-    claims.on_trial,
     tokens.router,
     models.router,
     models.sending,

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.doorbell import heard
 from api.errors import problems
+from api.quick import QuickRoute
 from api.schemas.claims import (
     ClaimBody,
     ClaimReply,
@@ -72,7 +73,9 @@ async def _lease_of(study: StudyName, number: Number) -> tuple[str, int]:
 
 
 TrialOf = Annotated[tuple[str, int], Depends(_lease_of)]
-on_trial = APIRouter(prefix="/studies/{study}/trials/{number}", tags=["worker protocol"])
+on_trial = APIRouter(
+    prefix="/studies/{study}/trials/{number}", tags=["worker protocol"], route_class=QuickRoute
+)
 
 HELD = problems("not_found", "lease_lost", "trial_finished")
 

@@ -34,6 +34,12 @@ def steps_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, d
             step.trial_id, step.step, step.intermediate_value, step.intermediate_value_type
         ).where(step.trial_id.in_(trial_ids))
     )
-    for trial_id, number, value, kind in rows:
-        found[trial_id][number] = _VALUES.get(kind, value)
+    for row in rows:
+        found[row.trial_id][row.step] = value_of(row)
     return found
+
+
+def value_of(row: Any) -> float:
+    """The value that a row of Optuna's table stands for."""
+    value: float = _VALUES.get(row.intermediate_value_type, row.intermediate_value)
+    return value

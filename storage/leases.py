@@ -18,6 +18,7 @@ from hpo.trial import TrialState
 from storage import tables as t
 from storage.engine import db_now
 from storage.records import Lease
+from storage.statements import given
 
 SAMPLING, RUNNING = "sampling", "running"
 
@@ -30,8 +31,8 @@ def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa
     """
     row = connection.execute(
         t.hpo_lease.update()
-        # Another Optuna program may have ended the trial; the reaper takes the lease away then.
-        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, _is_running())
+        # The reaper takes the lease of a trial away that another Optuna program has ended.
+        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, is_running())
         .values(acquired_until=db_now(_length(lease_seconds)), revision=t.hpo_lease.c.revision + 1)
         .returning(t.hpo_lease)
     ).one_or_none()
@@ -105,15 +106,33 @@ def _finished(lease: Lease) -> TrialFinished:
     )
 
 
-def _is_running() -> sa.ColumnElement[bool]:
+def is_running() -> sa.ColumnElement[bool]:
+    """Whether Optuna's row of a lease's trial says so; another program may have ended it."""
     trial = t.trials.c
     return sa.exists().where(trial.trial_id == t.hpo_lease.c.trial_id, trial.state == "RUNNING")
 
 
 def _length(lease_seconds: float) -> sa.ColumnElement[float]:
+    return length(sa.literal(lease_seconds, sa.Double()))
+
+
+def length(usual: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
     """What the holder asked for, or else the service's own."""
-    usual: sa.ColumnElement[float] = sa.literal(lease_seconds, sa.Double())
     return sa.func.coalesce(t.hpo_lease.c.lease_seconds, usual)
+
+
+def is_as_known() -> sa.ColumnElement[bool]:
+    """Whether a running lease is as a process knows it, and its trial has no order to stop.
+
+    With places for values, for statements that are prepared.
+    """
+    lease = t.hpo_lease.c
+    places = (lease.token, lease.study_uuid, lease.number, lease.revision)
+    return sa.and_(
+        *(column == given(column) for column in places),
+        lease.phase == RUNNING,
+        lease.stop_reason.is_(None),
+    )
 
 
 def _is_shown(lease: Lease) -> sa.ColumnElement[bool]:

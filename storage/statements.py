@@ -28,6 +28,11 @@ def given(column: sa.ColumnElement[Any], name: str | None = None) -> sa.ColumnEl
     return sa.cast(place, column.type) if isinstance(column.type, sa.Double) else place
 
 
+def inserted(table: sa.Table, columns: Mapping[str, Any]) -> sa.Insert:
+    """An insert of a row for each that a guard has found."""
+    return table.insert().from_select(list(columns), sa.select(*columns.values()))
+
+
 class Prepared:
     """An expression that is compiled once for each dialect; IN takes no list of values here."""
 
@@ -39,15 +44,13 @@ class Prepared:
         """Carries it out with these values."""
         text = self._texts.get(connection.dialect.name)
         if text is None:
-            text = self._texts[connection.dialect.name] = _text(
-                self._statement, connection.dialect
-            )
+            text = self._texts[connection.dialect.name] = _text(self._statement, connection.dialect)
         return connection.exec_driver_sql(text.sql, text.bound(values))
 
 
 class _Text(NamedTuple):
     sql: str
-    names: Sequence[str] | None  # the order of places that have no names
+    order: Sequence[str] | None  # of places that have no names
     fixed: Values
     processors: Mapping[str, Callable[[Any], Any]]
 
@@ -55,16 +58,18 @@ class _Text(NamedTuple):
         bound = {**self.fixed, **values}
         for name, process in self.processors.items():
             bound[name] = process(bound[name])
-        return bound if self.names is None else tuple(bound[name] for name in self.names)
+        return bound if self.order is None else tuple(map(bound.__getitem__, self.order))
 
 
 def _text(statement: Any, dialect: sa.Dialect) -> _Text:
     compiled = statement.compile(dialect=dialect)
-    processors = {}
-    fixed = dict(compiled.params)
-    for name, place in compiled.binds.items():
+    fixed: dict[str, Any] = {}
+    processors: dict[str, Callable[[Any], Any]] = {}
+    for place, name in compiled.bind_names.items():
         process = place.type.dialect_impl(dialect).bind_processor(dialect)
-        if process is not None:
+        if not place.required:
+            fixed[name] = place.value if process is None else process(place.value)
+        elif process is not None:
             processors[name] = process
     return _Text(str(compiled), compiled.positiontup, fixed, processors)
 
@@ -87,18 +92,25 @@ class Guarded:
         self._guard = Prepared(guard)
         self._writes = [Prepared(part) for part in writes(_Places(places))]
 
-    def write(self, database: Database, values: Values, *, has_news: bool) -> sa.Row[Any] | None:
-        """What the guard found; None where it did not hold, and nothing was written."""
+    def write(self, database: Database, values: Values) -> sa.Row[Any] | None:
+        """What the guard found; None where it did not hold, and nothing was written.
+
+        What is written has an event in it.
+        """
 
         def part(connection: sa.Connection) -> sa.Row[Any] | None:
-            found = self._on(connection, values)
-            if found is not None and has_news:
+            found = self.on(connection, values)
+            if found is not None:
                 database.tell(connection)
             return found
 
-        return database.write_one(part)
+        try:
+            return database.write_one(part)
+        except sa.exc.IntegrityError:  # another program has written a row of these
+            return None
 
-    def _on(self, connection: sa.Connection, values: Values) -> sa.Row[Any] | None:
+    def on(self, connection: sa.Connection, values: Values) -> sa.Row[Any] | None:
+        """As `write`, within a transaction."""
         if connection.dialect.name != "sqlite":
             return self._as_one(connection, values).one_or_none()
         found = self._guard(connection, values).one_or_none()

@@ -24,6 +24,7 @@ from storage.adoption import Adoption
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
 from storage.asks import Asks
+from storage.attempts import Attempts
 from storage.census import Census, count
 from storage.claims import Claims
 from storage.cloning import Cloning
@@ -51,6 +52,7 @@ from storage.reports import Reports
 from storage.schema import SchemaVersion
 from storage.search import Search
 from storage.settling import Settling
+from storage.step_history import StepHistory
 from storage.studies import Studies
 from storage.timing import watch
 from storage.tokens import Tokens
@@ -73,15 +75,22 @@ class Leased:
         seconds = times.lease_seconds
         self._claims = Claims(database, search, lease_seconds=seconds)
         self._asks = Asks(database, self._claims)
-        self._reports = Reports(database, search, lease_seconds=seconds)
-        self._settling = Settling(database)
+        self._attempts, history = Attempts(), StepHistory(database)
+        self._reports = Reports(database, search, self._attempts, history, lease_seconds=seconds)
+        self._settling = Settling(database, self._attempts, history)
         self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
 
     def claim(self, request: ClaimRequest) -> Claimed | None:
-        return self._claims.claim(request)
+        claimed = self._claims.claim(request)
+        if claimed is not None:
+            self._attempts.begin(claimed)
+        return claimed
 
     def ask(self, study_name: str, request: AskRequest) -> Asked:
-        return self._asks.ask(study_name, request)
+        asked = self._asks.ask(study_name, request)
+        for claimed in asked.trials:
+            self._attempts.begin(claimed)
+        return asked
 
     def keep(self, lease: Lease) -> None:
         """Lengthens one lease, for whoever holds it."""
