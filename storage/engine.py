@@ -103,7 +103,8 @@ class is_listed(sa.sql.functions.FunctionElement[Any]):
     """Whether a column is among the numbers of an `int_list`."""
 
     inherit_cache = True
-    type = sa.Boolean()
+    # For a Boolean, SQLAlchemy would write "= 1" on SQLite, which then finds no index for it.
+    type = sa.types.NullType()
 
     def __init__(self, column: Any, listed: Any) -> None:
         super().__init__(column, listed)

@@ -86,6 +86,10 @@ def _together(chosen: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
     return sa.union_all(*_selects(chosen)).order_by("place", "row_id")
 
 
+def _has_ended() -> sa.ColumnElement[bool]:
+    return sa.and_(_trial.state != "RUNNING", _trial.state != "WAITING")
+
+
 def _is_among(name: str) -> sa.ColumnElement[bool]:
     return is_listed(_trial.trial_id, sa.bindparam(name, type_=int_list()))
 
@@ -95,7 +99,7 @@ _CHANGED = _together(
         # The sum keeps databases from the index by study, under which all its trials stand.
         _trial.study_id + 0 == sa.bindparam("study_id"),
         sa.or_(_trial.trial_id > sa.bindparam("beyond"), _is_among("listed")),
-        sa.or_(_trial.state.in_(["COMPLETE", "PRUNED", "FAIL"]), sa.not_(_is_among("known"))),
+        sa.or_(_has_ended(), sa.not_(_is_among("known"))),
     )
 )
 _ONE = _together(_trial.trial_id == sa.bindparam("trial_id"))
