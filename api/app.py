@@ -36,6 +36,7 @@ from api.entrance import Crowd, Entrance
 from api.errors import add_error_handlers
 from api.feed import Feed
 from api.gate import MAX_IMPORT_BYTES, Gate
+from api.lookout import Lookout
 from api.metrics import Metrics
 from api.observing import Observer
 from api.openapi import DESCRIPTION, App
@@ -102,6 +103,7 @@ def create_app(
     service = Service(
         store=store,
         doorbell=doorbell,
+        lookout=Lookout(doorbell, store.claims.callable_claims),
         upkeep=upkeep,
         feed=Feed(store),
         guard=Guard(store, upkeep, may_be_open=access.may_be_open, own_token=access.own_token),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import json
 import logging
 import math
 import os
@@ -88,19 +89,26 @@ class has_item(sa.sql.functions.FunctionElement[Any]):
         super().__init__(array, sa.literal(item))
 
 
-class int_list(sa.types.TypeDecorator[Sequence[int]]):
-    """A list of whole numbers as one bound value, however long it is."""
+class list_of(sa.types.TypeDecorator[Sequence[Any]]):
+    """Values of one type as one bound value, however many they are."""
 
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: Sequence[int] | None, dialect: sa.Dialect) -> str:
-        begin, end = "[]" if dialect.name == "sqlite" else "{}"
-        return f"{begin}{','.join(map(str, value or ()))}{end}"
+    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        is_array = dialect.name == "postgresql"
+        return dialect.type_descriptor(postgresql.ARRAY(self.item) if is_array else sa.Text())
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> Any:
+        return list(value or ()) if dialect.name == "postgresql" else json.dumps(list(value or ()))
 
 
 class is_listed(sa.sql.functions.FunctionElement[Any]):
-    """Whether a column is among the numbers of an `int_list`."""
+    """Whether the value of a column is in a `list_of` them."""
 
     inherit_cache = True
     # For a Boolean, SQLAlchemy would write "= 1" on SQLite, which then finds no index for it.
@@ -177,7 +185,7 @@ def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
 @compiles(is_listed, "postgresql")
 def _is_listed_on_postgresql(element: is_listed, compiler: Any, **kwargs: Any) -> str:
     column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    return f"({column} = ANY(CAST({listed} AS INTEGER[])))"
+    return f"({column} = ANY({listed}))"
 
 
 @compiles(is_listed, "sqlite")

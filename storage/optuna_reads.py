@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo.search.stored import StoredTrial
 from storage import tables as t
-from storage.engine import int_list, is_listed
+from storage.engine import is_listed, list_of
 
 _INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
@@ -91,7 +91,7 @@ def _has_ended() -> sa.ColumnElement[bool]:
 
 
 def _is_among(name: str) -> sa.ColumnElement[bool]:
-    return is_listed(_trial.trial_id, sa.bindparam(name, type_=int_list()))
+    return is_listed(_trial.trial_id, sa.bindparam(name, type_=list_of(sa.Integer())))
 
 
 _CHANGED = _together(

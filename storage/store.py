@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -36,6 +36,7 @@ from storage.importing import Importing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
+from storage.openings import callable_claims
 from storage.optuna_cache import cached
 from storage.reaper import Reaper
 from storage.records import (
@@ -85,6 +86,11 @@ class Leased:
         if claimed is not None:
             self._attempts.begin(claimed)
         return claimed
+
+    def callable_claims(self, waiting: Sequence[ClaimRequest]) -> Collection[str]:
+        """The keys of those that should look again, in one statement; of the others none would
+        be given a trial."""
+        return self._database.read_one(lambda c: callable_claims(c, waiting))
 
     def ask(self, study_name: str, request: AskRequest) -> Asked:
         asked = self._asks.ask(study_name, request)

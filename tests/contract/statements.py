@@ -1,4 +1,4 @@
-"""Counts what a store says to its database: statements, and BEGIN and COMMIT where it sends them."""
+"""Counts what a store says to its database: statements, and BEGIN and COMMIT where it sends any."""
 
 from __future__ import annotations
 

@@ -111,6 +111,35 @@ def test_an_unregistered_worker_is_told_to_register(store: Store, create: Create
         store.claims.renew(uuid.uuid4(), ["t"])
 
 
+def test_as_many_waiting_claims_are_called_as_there_are_trials(
+    store: Store, create: Create, claim: Claim, worker_id: uuid.UUID
+) -> None:
+    other = register(store, allow=("other",))
+    waiting = [request(worker) for worker in (worker_id, other, worker_id, worker_id)]
+    places = {asked.claim_key: place for place, asked in enumerate(waiting)}
+
+    def called() -> list[int]:
+        return sorted(places[key] for key in store.claims.callable_claims(waiting))
+
+    assert called() == []
+    create(n_trials=3, max_parallel_trials=2, retry_backoff_seconds=0)
+    assert called() == [0, 2]
+    first = claim()
+    assert called() == [0]
+    claim()
+    assert called() == []
+    store.claims.release(lease_of(first))
+    assert called() == [0]
+    repeated = waiting[3]
+    assert store.claims.claim(repeated) is not None
+    assert called() == [3]
+    create(name="second", objective="other:f")
+    assert called() == [1, 3]
+    waiting.append(request(uuid.uuid4()))  # of a worker that has to register again
+    places[waiting[4].claim_key] = 4
+    assert called() == [1, 3, 4]
+
+
 def test_priority_goes_first_then_the_study_with_fewest_running(
     store: Store, create: Create, claim: Claim
 ) -> None:
