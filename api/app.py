@@ -96,8 +96,7 @@ def create_app(
     Long polls and streams end early once `app.state.service` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
     """
-    access = access or Access()
-    crowd, doorbell = Crowd(), Doorbell()
+    access, crowd, doorbell = access or Access(), Crowd(), Doorbell()
     upkeep = Upkeep(store, doorbell, reap_seconds=reap_seconds)
     dashboard = Dashboard(store, upkeep, writes=dashboard_writes)
     service = Service(
@@ -151,7 +150,7 @@ def _lifespan_of(
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
             await service.feed.ended()
-            dashboard.close()
+            await dashboard.close()
             with contextlib.suppress(HpoError):
                 await anyio.to_thread.run_sync(service.guard.note_uses)
             await anyio.to_thread.run_sync(service.store.close)

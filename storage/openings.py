@@ -35,9 +35,9 @@ def callable_claims(connection: sa.Connection, waiting: Sequence[ClaimRequest]) 
         "claim_keys": [request.claim_key for request in waiting],
     }
     rows = connection.execute(_OPENINGS, names).all()
-    called = {row.name for row in rows if row.allow is None}
     allow = {row.name: row.allow for row in rows if row.allow is not None}
-    openings = {row.id: _opening(row) for row in rows if row.id is not None and row.objective}
+    openings = {row.id: _opening(row) for row in rows if row.objective is not None}
+    called = {row.name for row in rows if row.allow is None}
     for request in waiting:
         patterns = allow.get(str(request.worker_id))
         if patterns is None or _takes_one(openings.values(), patterns):

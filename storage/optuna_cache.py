@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from optuna.storages._cached_storage import _CachedStorage, _StudyInfo
 from optuna.trial import FrozenTrial, TrialState
 
-from storage.engine import Database
+from storage.engine import Database, engine_beside
 from storage.optuna_storage import OptunaStorage
 
 States: TypeAlias = frozenset[TrialState]
@@ -133,6 +133,11 @@ class CachedStorage(_CachedStorage):
 def cached(database: Database) -> CachedStorage:
     """The storage with Optuna's cache of finished trials."""
     return CachedStorage(OptunaStorage(database.engine))
+
+
+def cached_beside(url: str, *, writes: bool) -> CachedStorage:
+    """The same for a process beside the one that owns the database, such as the dashboard's."""
+    return CachedStorage(OptunaStorage(engine_beside(url, writes=writes)))
 
 
 def _put(trials: list[FrozenTrial], trial: FrozenTrial, *, belongs: bool) -> None:
