@@ -138,7 +138,7 @@ class oldest_open_transaction(sa.sql.functions.FunctionElement[Any]):
 
 def alone(engine: sa.Engine) -> sa.Engine:
     """The same engine for single statements, without a transaction around them."""
-    return engine.execution_options(**_ALONE[engine.dialect.name])
+    return engine.execution_options(**_ALONE[engine.dialect.name == "sqlite"])
 
 
 def naive_utc() -> dt.datetime:
@@ -220,6 +220,11 @@ def _oldest_on_sqlite(_element: oldest_open_transaction, _compiler: Any, **_: An
 _READING: Mapping[bool, Mapping[str, Any]] = {
     True: {"hpo_begin": "BEGIN"},
     False: {"hpo_begin": "BEGIN", "isolation_level": "AUTOCOMMIT"},
+}
+# How one statement is carried out, which needs no transaction around it anywhere.
+_ALONE: Mapping[bool, Mapping[str, Any]] = {
+    True: {"hpo_begin": None},
+    False: {"isolation_level": "AUTOCOMMIT"},
 }
 
 # Set in `connection.info` by a transaction that has written events.
@@ -497,13 +502,6 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
             connection.exec_driver_sql(mode)
 
     return engine
-
-
-# How a statement is carried out without a transaction around it.
-_ALONE: Mapping[str, dict[str, Any]] = {
-    "sqlite": {"hpo_begin": None},
-    "postgresql": {"isolation_level": "AUTOCOMMIT"},
-}
 
 
 def _postgresql_engine(url: sa.URL) -> sa.Engine:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
+from uuid import UUID
 
 import sqlalchemy as sa
 from optuna.trial import TrialState as OptunaState
@@ -16,9 +17,10 @@ from optuna.trial import TrialState as OptunaState
 from hpo.errors import HpoError, LeaseLost, NotFound, TrialFinished
 from hpo.trial import TrialState
 from storage import tables as t
+from storage import workers
 from storage.engine import db_now
 from storage.records import Lease
-from storage.statements import given
+from storage.statements import Held, given, written_under
 
 SAMPLING, RUNNING = "sampling", "running"
 
@@ -50,17 +52,23 @@ def end(
     return connection.execute(delete.returning(t.hpo_lease)).one_or_none()
 
 
-def renew(
-    connection: sa.Connection, worker_id: str, tokens: Sequence[str], *, lease_seconds: float
+def beat(
+    connection: sa.Connection, worker_id: UUID, tokens: Sequence[str], *, lease_seconds: float
 ) -> list[str]:
-    """Lengthens the leases that a worker says it holds; answers the tokens that are lost."""
-    update = (
-        t.hpo_lease.update()
-        .where(t.hpo_lease.c.worker_id == worker_id, t.hpo_lease.c.token.in_(tokens))
-        .values(acquired_until=db_now(_length(lease_seconds)))
-        .returning(t.hpo_lease.c.token)
-    )
-    held = set(connection.execute(update).scalars()) if tokens else set()
+    """Notes a sign of life and lengthens the leases that a worker says it holds.
+
+    Answers the tokens that are lost. Raises NotFound, after which the worker registers again.
+    """
+    lease = t.hpo_lease.c
+
+    def renewed(worker: Held) -> sa.Update:
+        mine = sa.and_(lease.worker_id == worker.id, lease.token.in_(tokens))
+        until = db_now(_length(lease_seconds))
+        return t.hpo_lease.update().where(mine).values(acquired_until=until)
+
+    held = written_under(connection, workers.seen(worker_id), renewed, lease.token)
+    if held is None:
+        raise workers.unregistered(worker_id)
     return [token for token in tokens if token not in held]
 
 

@@ -9,7 +9,7 @@ a transaction of its own; SQLite, which cannot, takes its parts one after the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -129,3 +129,22 @@ class _Places:
 
     def __getattr__(self, name: str) -> sa.ColumnElement[Any]:
         return self._places[name]
+
+
+def written_under(
+    connection: sa.Connection,
+    guard: Guard,
+    write: Callable[[Held], UpdateBase],
+    answer: sa.ColumnElement[Any],
+) -> Collection[Any] | None:
+    """As `Guarded`, for many rows: a column of what was written, None where the guard failed."""
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(guard).one_or_none()
+        if found is None:
+            return None
+        return connection.execute(write(found).returning(answer)).scalars().all()
+    held = guard.cte("held")
+    part = write(held.c).returning(answer).cte("part")
+    select = sa.select(*part.c).select_from(held.outerjoin(part, sa.true()))
+    rows = connection.execute(select).scalars().all()
+    return rows or None

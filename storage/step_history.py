@@ -23,6 +23,8 @@ from storage.curves import value_of
 from storage.engine import Database
 from storage.exclusions import is_excluded
 
+COMPLETE, FINITE = TrialState.COMPLETE.value, t.StepType.FINITE.name
+
 MAX_STUDIES = 64
 # How old a view may be. What this process itself completes is in it at once.
 VIEW_SECONDS = 0.2
@@ -159,20 +161,31 @@ def _read(connection: sa.Connection, study_uuid: str, known: _Known) -> Sequence
         parts.append(chosen.where(trial.trial_id.in_(known.named)))
     found = sa.union_all(*parts).subquery()
     has_ended = sa.and_(step.trial_id == found.c.trial_id, found.c.state == "COMPLETE")
-    columns = (step.step, step.intermediate_value, step.intermediate_value_type)
-    select = sa.select(found, revision.label("revision"), *columns)
+    select = sa.select(
+        found.c.trial_id,
+        _text(found.c.state),
+        found.c.is_excluded,
+        *(step.step, step.intermediate_value, _text(step.intermediate_value_type)),
+        revision.label("revision"),
+    )
     return connection.execute(select.outerjoin(t.trial_steps, has_ended)).all()
 
 
-def _take_in(known: _Known, rows: Sequence[sa.Row[Any]]) -> None:
-    states: dict[int, TrialState] = {}
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """An enum by its name: there may be a row for each value of a large study."""
+    return sa.type_coerce(column, sa.String())
+
+
+def _take_in(known: _Known, rows: Sequence[Any]) -> None:
+    states: dict[int, str] = {}
     curves: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        state = TrialState[row.state.name]
-        states[row.trial_id] = state
-        if state is TrialState.COMPLETE and not row.is_excluded:
-            steps = {} if row.step is None else {row.step: value_of(row)}
-            curves[row.trial_id].update(steps)
+    for trial_id, state, is_hidden, step, value, kind, _ in rows:
+        states[trial_id] = state
+        if state == COMPLETE and not is_hidden:
+            curve = curves[trial_id]
+            if step is not None:
+                curve[step] = value if kind == FINITE else value_of(kind, value)
     for trial_id, state in sorted(states.items()):
-        if known.see(trial_id, is_finished=state.is_finished) and trial_id in curves:
+        is_finished = TrialState[state].is_finished
+        if known.see(trial_id, is_finished=is_finished) and trial_id in curves:
             known.values.add(curves[trial_id])

@@ -14,12 +14,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-import sqlalchemy as sa
 from optuna.storages import BaseStorage
 
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
-from storage import leases, schema, workers
+from storage import leases, schema
 from storage.adoption import Adoption
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
@@ -76,9 +75,10 @@ class Leased:
         seconds = times.lease_seconds
         self._claims = Claims(database, search, lease_seconds=seconds)
         self._asks = Asks(database, self._claims)
-        self._attempts, history = Attempts(), StepHistory(database)
-        self._reports = Reports(database, search, self._attempts, history, lease_seconds=seconds)
-        self._settling = Settling(database, self._attempts, history)
+        self._attempts, self._history = Attempts(), StepHistory(database)
+        known = (self._attempts, self._history)
+        self._reports = Reports(database, search, *known, lease_seconds=seconds)
+        self._settling = Settling(database, *known)
         self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
 
     def claim(self, request: ClaimRequest) -> Claimed | None:
@@ -106,12 +106,10 @@ class Leased:
     def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
         """Lengthens the leases a worker holds; answers the tokens it has lost."""
 
-        def transaction(connection: sa.Connection) -> list[str]:
-            workers.seen(connection, worker_id)
-            seconds = self._times.lease_seconds
-            return leases.renew(connection, str(worker_id), tokens, lease_seconds=seconds)
-
-        return self._database.write(transaction)
+        seconds = self._times.lease_seconds
+        return self._database.write_one(
+            lambda c: leases.beat(c, worker_id, tokens, lease_seconds=seconds)
+        )
 
     def start(self, lease: Lease, resumed_from_step: int | None) -> None:
         self._reports.start(lease, resumed_from_step)

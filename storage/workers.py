@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import UpdateBase
 
 from hpo.errors import NotFound
 from hpo.events import EventKind
@@ -122,12 +123,11 @@ class Workers:
         return connection.execute(sa.select(t.hpo_worker).where(self.is_alive())).all()
 
 
-def seen(connection: sa.Connection, worker_id: uuid.UUID) -> None:
-    """Notes a sign of life. Raises NotFound, after which the worker registers again."""
-    mine = t.hpo_worker.c.id == str(worker_id)
-    update = t.hpo_worker.update().where(mine).values(last_seen_at=db_now())
-    if connection.execute(update).rowcount == 0:
-        raise unregistered(worker_id)
+def seen(worker_id: uuid.UUID) -> UpdateBase:
+    """Notes a sign of life; it finds no worker where none of this id is registered."""
+    worker = t.hpo_worker.c
+    update = t.hpo_worker.update().where(worker.id == str(worker_id))
+    return update.values(last_seen_at=db_now()).returning(worker.id)
 
 
 def unregistered(worker_id: uuid.UUID) -> NotFound:

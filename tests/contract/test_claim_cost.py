@@ -15,7 +15,7 @@ from storage import tables as t
 from storage.engine import naive_utc
 from storage.store import Store
 from tests.builders import lease_of, request
-from tests.contract.statements import sent_by
+from tests.statements import sent_by
 
 Create = Callable[..., StudyDefinition]
 

@@ -1,4 +1,4 @@
-"""Counts what a store says to its database: statements, and BEGIN and COMMIT where it sends any."""
+"""Counts what a store says to its database: statements, BEGIN and COMMIT where they are sent."""
 
 from __future__ import annotations
 
