@@ -115,7 +115,7 @@ class Search:
         self, definition: StudyDefinition, study_id: int
     ) -> contextlib.AbstractContextManager[None]:
         turn = SAMPLERS[definition.sampler.name].turn
-        if turn is Turn.NONE:
+        if turn is Turn.NONE and definition.pruner.name != "hyperband":  # which looks at trials
             return contextlib.nullcontext()
         return self.alone(study_id, everywhere=turn is Turn.EVERYWHERE)
 
