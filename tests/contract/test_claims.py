@@ -15,7 +15,7 @@ from optuna.storages import RDBStorage
 
 from hpo.errors import InvalidField, LeaseLost, NotFound, StepReported, TrialFinished
 from hpo.objective import Descriptor
-from hpo.space import Categorical, FloatRange
+from hpo.space import Categorical, FloatRange, IntRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage import tables as t
@@ -64,6 +64,40 @@ def test_claims_spend_the_budget_exactly(
     study = store.studies.get("demo")
     assert (study.state, study.n_started) == (StudyState.COMPLETED, 20)
     assert study.counts[TrialState.COMPLETE] == 20
+
+
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_two_services_and_plain_optuna_number_the_trials_of_one_study(
+    postgres_url: str, sampler: str
+) -> None:
+    """On SQLite there is one service."""
+    stores = [open_store(postgres_url) for _ in range(2)]
+    for opened in stores:
+        opened.prepare()
+    worker_id, space = register(stores[0]), {"x": IntRange(low=0, high=99)}
+    made = definition(n_trials=16, space=space, sampler=Algorithm(name=sampler))
+    stores[0].studies.create(made, given=frozenset())
+    stock = RDBStorage(postgres_url)
+    study = optuna.load_study(study_name="demo", storage=stock)
+
+    def work(opened: Store) -> list[Claimed]:
+        mine = []
+        while (claimed := opened.claims.claim(request(worker_id))) is not None:
+            mine.append(claimed)
+            opened.claims.complete(lease_of(claimed), 1.0, {})
+        return mine
+
+    with ThreadPoolExecutor(7) as threads:
+        asked = threads.submit(lambda: [study.ask().number for _ in range(8)])
+        found = [one for batch in threads.map(work, stores * 3) for one in batch]
+        numbers = [*asked.result(), *(claimed.number for claimed in found)]
+    assert sorted(numbers) == list(range(24))
+    if sampler == "grid":
+        assert len({claimed.params["x"] for claimed in found}) == 16
+    stock.remove_session()
+    stock.engine.dispose()
+    for opened in stores:
+        opened.close()
 
 
 def test_a_repeated_claim_gets_the_same_trial(
