@@ -137,6 +137,16 @@ class TestTheView:
         store.claims._history._view_seconds = 0.0
         assert sorted(view(study_uuid).values.at(0)) == [0.0, 1.0, 3.0]
 
+    def test_so_it_is_when_the_slow_path_completes(
+        self, store: Store, create: Create, claim: Claim
+    ) -> None:
+        create(n_trials=9)
+        store.claims._history._view_seconds = 3600.0
+        first, study_uuid = lease_of(claim()), str(claim().study_uuid)
+        assert store.claims._history.view(study_uuid).values.n_trials == 0
+        store.claims.complete(first, 1.0, {"size": 3})
+        assert store.claims._history.view(study_uuid).values.n_trials == 1
+
     def test_an_exclusion_counts_at_the_next_report(
         self, store: Store, create: Create, claim: Claim
     ) -> None:
