@@ -191,7 +191,7 @@ class Players:
     def _word(self, number: int) -> None:
         claimed, made = self._running[number]
         kind = self._draw.random()
-        if kind < 0.7 and len(made) < 6:
+        if kind < 0.7 and len(made) < 4:
             self._report(number, measured(len(made) + (claimed.attempt > 1), self._value()))
         elif kind < 0.8 and made:
             self._report(number, self._draw.choice(made))
@@ -252,14 +252,14 @@ class Players:
         return answer
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1, 4])
 def test_two_processes_store_what_the_slow_path_stores(
     store: Store, create: Create, worker_id: uuid.UUID, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
-        "n_trials": 12,
+        "n_trials": 9,
         "retry_backoff_seconds": 0,
-        "max_failed_trials": 12,
+        "max_failed_trials": 9,
         "pruner": Algorithm(name="median", options={"n_startup_trials": 1}),
     }
     written = note_guarded(monkeypatch)
