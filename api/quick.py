@@ -68,7 +68,7 @@ def _quick(route: APIRoute) -> Callable[[Request], Coroutine[Any, Any, Response 
         service.upkeep.check_prepared()
         arguments = {name: find(request, service) for name, find in parts.items()}
         arguments["body"] = await _body(request, schema)
-        if None in arguments.values():
+        if any(value is None for value in arguments.values()):
             return None
         reply = await anyio.to_thread.run_sync(functools.partial(endpoint, **arguments))
         if reply is None:

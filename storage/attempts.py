@@ -40,16 +40,16 @@ class Attempt:
     def after(self, measurement: Measurement, decision: Decision | None, revision: int) -> Attempt:
         """What is known once a value is written, and its verdict if there is one yet."""
         curve = {**self.curve, measurement.step: measurement.value}
-        told = self.told if decision is None else self._told_now(decision)
-        return replace(self, revision=revision, curve=curve, told=told)
+        return replace(self, curve=curve).hearing(decision, revision)
 
-    def _told_now(self, decision: Decision) -> Mapping[str, Any] | None:
-        """What it was told first says why it ended, but for a pruner that spoke later."""
-        if decision.verdict is Verdict.PRUNE or (
-            decision.verdict is Verdict.STOP and self.told is None
+    def hearing(self, decision: Decision | None, revision: int) -> Attempt:
+        """What is known once a verdict is written; the first order says why a trial ended."""
+        told = self.told
+        if decision is not None and (
+            decision.verdict is Verdict.PRUNE or (decision.verdict is Verdict.STOP and told is None)
         ):
-            return told_by(decision)
-        return self.told
+            told = told_by(decision)
+        return replace(self, revision=revision, told=told)
 
 
 def told_by(decision: Decision) -> dict[str, Any]:

@@ -25,17 +25,23 @@ from storage.statements import Held, given, written_under
 SAMPLING, RUNNING = "sampling", "running"
 
 
-def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa.Row[Any]:
+def hold(
+    connection: sa.Connection, lease: Lease, *, lease_seconds: float, is_revised: bool = True
+) -> sa.Row[Any]:
     """Locks and renews a running lease. Raises LeaseLost, TrialFinished or NotFound.
 
-    Every write to a trial begins with this, so no write of a stale attempt reaches a table. It
-    makes another revision: what was known of the trial may be true no more.
+    Every write to a trial begins with this, so no write of a stale attempt reaches a table.
+    `is_revised`: the write changes what reports and outcomes follow from (`storage.attempts`).
     """
+    revision = t.hpo_lease.c.revision
     row = connection.execute(
         t.hpo_lease.update()
         # The reaper takes the lease of a trial away that another Optuna program has ended.
         .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, is_running())
-        .values(acquired_until=db_now(_length(lease_seconds)), revision=t.hpo_lease.c.revision + 1)
+        .values(
+            acquired_until=db_now(_length(lease_seconds)),
+            revision=revision + 1 if is_revised else revision,
+        )
         .returning(t.hpo_lease)
     ).one_or_none()
     if row is None:

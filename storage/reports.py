@@ -101,7 +101,7 @@ class Reports:
         """The value of a parameter that the study does not declare; asked again, the same."""
 
         def begin(connection: sa.Connection) -> tuple[Any, Any, StudyDefinition, Any]:
-            held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            held = self._keep(connection, lease)
             study, definition = row_and_definition(connection, lease.study_name)
             relative = connection.execute(
                 sa.select(t.hpo_trial.c.relative_params).where(_trial(held))
@@ -124,7 +124,7 @@ class Reports:
         drawn = self._search.suggest(definition, study, held.trial_id, name, parameter, relative)
 
         def write(connection: sa.Connection) -> None:
-            leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            self._keep(connection, lease)
             param = t.trial_params.c
             mine = sa.and_(param.trial_id == held.trial_id, param.param_name == name)
             if connection.execute(sa.select(param.param_id).where(mine)).first() is None:
@@ -133,6 +133,9 @@ class Reports:
 
         self._database.write(write)
         return drawn.value
+
+    def _keep(self, connection: sa.Connection, lease: Lease) -> Any:
+        return leases.hold(connection, lease, lease_seconds=self._lease_seconds, is_revised=False)
 
     def report(self, lease: Lease, measurement: Measurement, remarks: Remarks) -> Decision:
         """Stores one value and answers whether to go on.
@@ -150,13 +153,16 @@ class Reports:
             store_remarks(connection, held, remarks)
             known = self._known(connection, lease, held, definition)
             at_once = self._at_once(connection, study, known, held, measurement)
-            stands = store(connection, study, held, measurement, at_once)
+            stored = store(connection, study, held, measurement, at_once)
+            attempt = known.hearing(None, held.revision)
+            if stored.is_new:
+                attempt = known.after(measurement, stored.decision, held.revision)
             return _Reported(
                 study=study,
                 definition=definition,
                 held=held,
-                attempt=known.after(measurement, stands, held.revision),
-                decision=stands,
+                attempt=attempt,
+                decision=stored.decision,
             )
 
         reported = self._database.write(write)
@@ -186,8 +192,7 @@ class Reports:
 
         again, stands = self._database.write(write_verdict)
         if again.revision == held.revision + 1:
-            attempt = reported.attempt.after(measurement, stands, again.revision)
-            self._attempts.learn(lease.token, attempt)
+            self._attempts.learn(lease.token, reported.attempt.hearing(stands, again.revision))
         return stands
 
     def _at_once(

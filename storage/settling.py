@@ -8,6 +8,7 @@ by its token: repeated, it gets its first answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -26,6 +27,8 @@ from storage.remarks import store_remarks
 from storage.step_history import StepHistory
 from storage.studies import definition_of, study_row
 
+T = TypeVar("T")
+
 FINITE = t.ValueType.FINITE
 
 
@@ -33,7 +36,7 @@ class Settling:
     """Ends attempts, by their workers' word or because nobody renewed the lease."""
 
     def __init__(self, database: Database, attempts: Attempts, history: StepHistory) -> None:
-        self._database = database
+        self._database, self._attempts, self._history = database, attempts, history
         self._fast = FastSettling(database, attempts, history)
 
     def complete(self, lease: Lease, values: Sequence[float], remarks: Remarks) -> Settled:
@@ -71,7 +74,7 @@ class Settling:
             failure = Failure(reason=Reason.LOST, message=message)
             return _write(held, outcomes.fail(held, failure))
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
 
     def stop(self, lease: Lease) -> Settled | None:
         """Ends a trial that did not hear its study's order to stop; None when it just has."""
@@ -80,7 +83,7 @@ class Settling:
             held = _hold(connection, lease, sa.true())
             return None if held is None else _write(held, outcomes.stop(held))
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
 
     def _ended(
         self, lease: Lease, asked: str, choose: Callable[[Ending], End], remarks: Remarks
@@ -103,7 +106,13 @@ class Settling:
             store_remarks(connection, held.lease, remarks)
             return _write(held, choose(held), asked=asked)
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
+
+    def _carried_out(self, lease: Lease, transaction: Callable[[sa.Connection], T]) -> T:
+        settled = self._database.write(transaction)
+        self._attempts.forget(lease.token)
+        self._history.look_again()
+        return settled
 
 
 def _hold(

@@ -82,6 +82,7 @@ class _Study:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.known = _Known()
+        self.is_current = False
 
 
 class StepHistory:
@@ -102,7 +103,8 @@ class StepHistory:
         """The values as they stood not long ago."""
         study = self._study(study_uuid)
         with study.lock:
-            if self._clock() >= study.known.read_at + self._view_seconds:
+            is_fresh = self._clock() < study.known.read_at + self._view_seconds
+            if not (study.is_current and is_fresh):
                 self._database.read_one(lambda c: self._bring_up_to_date(c, study_uuid, study))
             return View(study.known.values, study.known.revision)
 
@@ -129,6 +131,12 @@ class StepHistory:
                 return  # it was read meanwhile
             known.values.add(curve)
 
+    def look_again(self) -> None:
+        """Lets the next views be read anew, since a trial may have completed."""
+        with self._lock:
+            for study in self._studies.values():
+                study.is_current = False
+
     def _study(self, study_uuid: str) -> _Study:
         with self._lock:
             study = self._studies.pop(study_uuid, None) or _Study()
@@ -138,7 +146,7 @@ class StepHistory:
             return study
 
     def _bring_up_to_date(self, connection: sa.Connection, uuid: str, study: _Study) -> None:
-        began_at = self._clock()
+        began_at, study.is_current = self._clock(), True
         rows = _read(connection, uuid, study.known)
         if rows and rows[0].revision != study.known.revision:
             # Trials were excluded or included, also some that had been taken in.

@@ -101,7 +101,9 @@ class Leased:
     def keep(self, lease: Lease) -> None:
         """Lengthens one lease, for whoever holds it."""
         seconds = self._times.lease_seconds
-        self._database.write(lambda c: leases.hold(c, lease, lease_seconds=seconds))
+        self._database.write(
+            lambda c: leases.hold(c, lease, lease_seconds=seconds, is_revised=False)
+        )
 
     def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
         """Lengthens the leases a worker holds; answers the tokens it has lost."""

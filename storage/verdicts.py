@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,6 +18,13 @@ from storage.attempts import told_by
 from storage.curves import to_step_columns
 from storage.engine import insert_if_new, upsert
 from storage.events import append
+
+
+class Stored(NamedTuple):
+    """The verdict that stands, None while there is none, and whether the report was the first."""
+
+    decision: Decision | None
+    is_new: bool
 
 
 def diverged(measurement: Measurement) -> Decision | None:
@@ -59,8 +66,8 @@ def store(
     held: Any,
     measurement: Measurement,
     decision: Decision | None,
-) -> Decision | None:
-    """Writes a value, with its verdict if that is known; answers the verdict that stands.
+) -> Stored:
+    """Writes a value, with its verdict if that is known.
 
     Raises StepReported when this attempt has reported another value before.
     """
@@ -73,12 +80,12 @@ def store(
         **({} if decision is None else told_by(decision)),
     }
     if not insert_if_new(connection, t.hpo_verdict, row):
-        return _earlier(connection, held, measurement)
+        return Stored(_earlier(connection, held, measurement), is_new=False)
     key = {"trial_id": held.trial_id, "step": measurement.step}
     upsert(connection, t.trial_steps, key, to_step_columns(measurement.value))
     if decision is not None:
         _announce(connection, study, held, measurement, decision)
-    return decision
+    return Stored(decision, is_new=True)
 
 
 def store_verdict(
