@@ -36,6 +36,7 @@ from api.entrance import Crowd, Entrance
 from api.errors import add_error_handlers
 from api.feed import Feed
 from api.gate import MAX_IMPORT_BYTES, Gate
+from api.lookout import Lookout
 from api.metrics import Metrics
 from api.observing import Observer
 from api.openapi import DESCRIPTION, App
@@ -48,14 +49,15 @@ from storage.store import Store
 
 ALLOWED_HEADERS = ("Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-ID")
 
+# The first are asked most, and routes are tried in their order.
 ROUTERS = (
+    claims.on_trial,
+    claims.router,
+    workers.router,
     studies.router,
     trials.router,
     analysis.router,
     objectives.router,
-    workers.router,
-    claims.router,
-    claims.on_trial,
     tokens.router,
     models.router,
     models.sending,
@@ -94,13 +96,13 @@ def create_app(
     Long polls and streams end early once `app.state.service` is closed; `api.server` does so when
     the process is told to stop, because a lifespan ends only after all requests have.
     """
-    access = access or Access()
-    crowd, doorbell = Crowd(), Doorbell()
+    access, crowd, doorbell = access or Access(), Crowd(), Doorbell()
     upkeep = Upkeep(store, doorbell, reap_seconds=reap_seconds)
     dashboard = Dashboard(store, upkeep, writes=dashboard_writes)
     service = Service(
         store=store,
         doorbell=doorbell,
+        lookout=Lookout(doorbell, store.claims.callable_claims),
         upkeep=upkeep,
         feed=Feed(store),
         guard=Guard(store, upkeep, may_be_open=access.may_be_open, own_token=access.own_token),

@@ -7,10 +7,10 @@ import time
 import anyio.to_thread
 from fastapi import APIRouter, Request
 
-from api.claims import LOOK_AGAIN_SECONDS
 from api.doorbell import heard
 from api.errors import problems
 from api.idempotency import IdempotencyKey, fingerprint
+from api.lookout import LOOK_AGAIN_SECONDS
 from api.schemas.claims import AskBody, AskReply
 from api.service import PreparedDep, Service, StudyName
 from storage.records import Asked, AskRequest

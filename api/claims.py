@@ -1,19 +1,18 @@
 """Claims, and what a worker says about the trial that it holds.
 
-A claim waits on the event loop: it holds neither a thread nor a connection until it is woken.
+A claim waits on the event loop: it holds neither a thread nor a connection until it is called.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from typing import Annotated
 
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
-from api.doorbell import heard
 from api.errors import problems
+from api.quick import QuickRoute
 from api.schemas.claims import (
     ClaimBody,
     ClaimReply,
@@ -35,8 +34,7 @@ from storage.records import Claimed, Lease
 
 router = APIRouter(tags=["worker protocol"])
 
-# Another API process may have made the work, so a claim looks again by itself now and then.
-LOOK_AGAIN_SECONDS = (0.75, 1.25)
+PATIENT_SECONDS = 5.0
 
 
 @router.post(
@@ -54,17 +52,24 @@ async def claim(body: ClaimBody, request: Request, service: PreparedDep) -> Clai
 async def _claim(body: ClaimBody, request: Request, service: Service) -> Claimed | None:
     """Looks for work until there is some, the time is over, or nobody waits for the answer."""
     give_up_at = time.monotonic() + body.wait_seconds
-    wanted = body.to_request()
+    wanted, lookout = body.to_request(), service.lookout
+    is_patient = body.wait_seconds >= PATIENT_SECONDS
     while True:
         ring = service.doorbell.next_ring()
         async with service.claim_slots:
             if await request.is_disconnected():
                 return None
-            claimed = await anyio.to_thread.run_sync(service.store.claims.claim, wanted)
+            # Who can wait for the next look of all need not begin with one of its own.
+            if not (is_patient and lookout.has_nothing_for(wanted.worker_id)):
+                claimed = await anyio.to_thread.run_sync(service.store.claims.claim, wanted)
+                if claimed is not None:
+                    return claimed
         left = give_up_at - time.monotonic()
-        if claimed is not None or left <= 0 or service.doorbell.is_closed:
-            return claimed
-        await heard(ring, min(left, random.uniform(*LOOK_AGAIN_SECONDS)))
+        if left <= 0 or service.doorbell.is_closed:
+            return None
+        if not ring.is_set() and not await lookout.called(wanted, left):
+            return None
+        is_patient = False
 
 
 async def _lease_of(study: StudyName, number: Number) -> tuple[str, int]:
@@ -72,7 +77,9 @@ async def _lease_of(study: StudyName, number: Number) -> tuple[str, int]:
 
 
 TrialOf = Annotated[tuple[str, int], Depends(_lease_of)]
-on_trial = APIRouter(prefix="/studies/{study}/trials/{number}", tags=["worker protocol"])
+on_trial = APIRouter(
+    prefix="/studies/{study}/trials/{number}", tags=["worker protocol"], route_class=QuickRoute
+)
 
 HELD = problems("not_found", "lease_lost", "trial_finished")
 

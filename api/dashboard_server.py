@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from storage.artifacts import Artifacts
-from storage.optuna_storage import cached_beside
+from storage.optuna_cache import cached_beside
 
 # It holds the interpreter while it works; more threads would only take turns.
 THREADS = 4

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from api.access import Guard
 from api.doorbell import Doorbell
 from api.feed import Feed
+from api.lookout import Lookout
 from api.metrics import Metrics
 from api.upkeep import Upkeep
 from hpo.errors import NotFound
@@ -28,6 +29,7 @@ class Service:
 
     store: Store
     doorbell: Doorbell
+    lookout: Lookout
     upkeep: Upkeep
     guard: Guard
     metrics: Metrics

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 
 from storage import tables as t
 
+_NO_NUMBERS = (t.StepType.NAN, t.StepType.INF_POS, t.StepType.INF_NEG)
 _VALUES = {
-    t.StepType.NAN: math.nan,
-    t.StepType.INF_POS: math.inf,
-    t.StepType.INF_NEG: -math.inf,
+    t.StepType.NAN.name: math.nan,
+    t.StepType.INF_POS.name: math.inf,
+    t.StepType.INF_NEG.name: -math.inf,
 }
 
 
@@ -21,7 +22,7 @@ def to_step_columns(value: float) -> dict[str, Any]:
     """A value as Optuna stores it: a number, or its kind."""
     if math.isfinite(value):
         return {"intermediate_value": value, "intermediate_value_type": t.StepType.FINITE}
-    kind = next(kind for kind, number in _VALUES.items() if repr(number) == repr(value))
+    kind = next(kind for kind in _NO_NUMBERS if repr(_VALUES[kind.name]) == repr(value))
     return {"intermediate_value": None, "intermediate_value_type": kind}
 
 
@@ -35,5 +36,10 @@ def steps_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, d
         ).where(step.trial_id.in_(trial_ids))
     )
     for trial_id, number, value, kind in rows:
-        found[trial_id][number] = _VALUES.get(kind, value)
+        found[trial_id][number] = value_of(kind.name, value)
     return found
+
+
+def value_of(kind: str, value: float | None) -> float:
+    """What Optuna stores as a number, or by the name of its kind."""
+    return _VALUES.get(kind, math.nan if value is None else value)

@@ -64,7 +64,7 @@ class Deleting:
         """The UUIDs of studies that are being deleted or were, the newest first."""
         gone = t.hpo_deleted_study.c
         newest = sa.select(gone.uuid).order_by(gone.deleted_at.desc()).limit(MAX_TOLD)
-        return self._database.read(lambda c: c.execute(newest).scalars().all())
+        return self._database.read_one(lambda c: c.execute(newest).scalars().all())
 
     def purge(self) -> int:
         """Removes what is marked, and what other programs deleted; answers how many studies."""

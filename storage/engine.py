@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
+import json
 import logging
+import math
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -27,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from hpo.errors import DatabaseInUse, InvalidField, Unavailable
+from storage.together import Together
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,9 @@ TIMEOUTS = {
 }
 POOL_SIZE, POOL_OVERFLOW, POOL_TIMEOUT_SECONDS = 8, 8, 15
 RETRY_SECONDS = 3.0
+# A connection that lay idle for longer is tried before it is used. One that was in use just now
+# is not, for that would double the round trips; if it has died meanwhile, `Database` tries again.
+TRUSTED_SECONDS = 1.0
 
 # SQLSTATEs after which the same transaction may succeed: serialization, deadlock, lock timeout,
 # server shutdown, starting up, too many connections. Class 08 is a lost connection.
@@ -84,6 +90,35 @@ class has_item(sa.sql.functions.FunctionElement[Any]):
         super().__init__(array, sa.literal(item))
 
 
+class list_of(sa.types.TypeDecorator[Sequence[Any]]):
+    """Values of one type as one bound value, however many they are."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        is_array = dialect.name == "postgresql"
+        return dialect.type_descriptor(postgresql.ARRAY(self.item) if is_array else sa.Text())
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> Any:
+        return list(value or ()) if dialect.name == "postgresql" else json.dumps(list(value or ()))
+
+
+class is_listed(sa.sql.functions.FunctionElement[Any]):
+    """Whether the value of a column is in a `list_of` them."""
+
+    inherit_cache = True
+    # For a Boolean, SQLAlchemy would write "= 1" on SQLite, which then finds no index for it.
+    type = sa.types.NullType()
+
+    def __init__(self, column: Any, listed: Any) -> None:
+        super().__init__(column, listed)
+
+
 class transaction_id(sa.sql.functions.FunctionElement[Any]):
     """The running transaction among those that write, in a number that never comes again.
 
@@ -99,6 +134,11 @@ class oldest_open_transaction(sa.sql.functions.FunctionElement[Any]):
 
     inherit_cache = True
     type = sa.BigInteger()
+
+
+def alone(engine: sa.Engine) -> sa.Engine:
+    """The same engine for single statements, without a transaction around them."""
+    return engine.execution_options(**_ALONE[engine.dialect.name == "sqlite"])
 
 
 def naive_utc() -> dt.datetime:
@@ -143,6 +183,18 @@ def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
     return f"({item} IN (SELECT value FROM json_each({array})))"
 
 
+@compiles(is_listed, "postgresql")
+def _is_listed_on_postgresql(element: is_listed, compiler: Any, **kwargs: Any) -> str:
+    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({column} = ANY({listed}))"
+
+
+@compiles(is_listed, "sqlite")
+def _is_listed_on_sqlite(element: is_listed, compiler: Any, **kwargs: Any) -> str:
+    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    return f"({column} IN (SELECT value FROM json_each({listed})))"
+
+
 @compiles(transaction_id, "postgresql")
 def _transaction_on_postgresql(_element: transaction_id, _compiler: Any, **_: Any) -> str:
     return "CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)"
@@ -169,6 +221,11 @@ _READING: Mapping[bool, Mapping[str, Any]] = {
     True: {"hpo_begin": "BEGIN"},
     False: {"hpo_begin": "BEGIN", "isolation_level": "AUTOCOMMIT"},
 }
+# How one statement is carried out, which needs no transaction around it anywhere.
+_ALONE: Mapping[bool, Mapping[str, Any]] = {
+    True: {"hpo_begin": None},
+    False: {"isolation_level": "AUTOCOMMIT"},
+}
 
 # Set in `connection.info` by a transaction that has written events.
 HAS_NEWS = "hpo_has_news"
@@ -188,6 +245,13 @@ class Database:
         if self.is_sqlite:
             self._file_lock = _lock_file(Path(self.url.database or ""))
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+        self._alone = alone(self.engine)
+        # SQLite has one writer at a time; those who wait for a lock here need not poll for it.
+        self._turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._together: Together | None = None
+        if self.is_sqlite:
+            self._turn = turn = threading.Lock()
+            self._together = Together(turn, lambda parts: self._retried(self.engine, parts))
         self._reading = self.engine.execution_options(**_READING[self.is_sqlite])
         self.on_news: Callable[[], None] = lambda: None  # called after such a transaction
         self._mutexes: dict[str, threading.Lock] = {}
@@ -197,17 +261,41 @@ class Database:
 
     def write(self, transaction: Callable[[sa.Connection], T]) -> T:
         """Runs a read-write transaction. Raises Unavailable when it cannot be done in time."""
-        return self._retried(self.engine, transaction)
+        return self._retried(self.engine, transaction, self._turn)
+
+    def write_one(self, part: Callable[[sa.Connection], T]) -> T:
+        """Carries out one statement, which is a transaction; on SQLite it may be a few.
+
+        On SQLite others' parts may be in the same transaction, so it must not count on being alone
+        in it. Raises as `write` does.
+        """
+        if self._together is not None:
+            return self._together.do(part)
+        return self._retried(self._alone, part)
+
+    def read_one(self, part: Callable[[sa.Connection], T]) -> T:
+        """Carries out one statement that only reads. Raises as `write` does."""
+        return self._retried(self._alone, part)
 
     def read(self, transaction: Callable[[sa.Connection], T]) -> T:
         """Runs a transaction that only reads, on one snapshot per statement or better."""
         return self._retried(self._reading, transaction)
 
-    def _retried(self, engine: sa.Engine, transaction: Callable[[sa.Connection], T]) -> T:
+    @staticmethod
+    def tell(connection: sa.Connection) -> None:
+        """Lets listeners look for events once this transaction is over."""
+        connection.info[HAS_NEWS] = True
+
+    def _retried(
+        self,
+        engine: sa.Engine,
+        transaction: Callable[[sa.Connection], T],
+        turn: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> T:
         give_up_at = time.monotonic() + RETRY_SECONDS
         for attempt in range(1, 1000):
             try:
-                with engine.begin() as connection:
+                with turn or contextlib.nullcontext(), engine.begin() as connection:
                     connection.info.pop(HAS_NEWS, None)
                     result = transaction(connection)
                     has_news = connection.info.pop(HAS_NEWS, False)
@@ -240,15 +328,17 @@ class Database:
         return self.engine.dialect.identifier_preparer.format_table(table)
 
     @contextlib.contextmanager
-    def mutex(self, name: str, *, patience_seconds: int | None = None) -> Iterator[None]:
-        """One holder at a time, over all threads and, on PostgreSQL, all processes.
+    def mutex(
+        self, name: str, *, patience_seconds: int | None = None, everywhere: bool = True
+    ) -> Iterator[None]:
+        """One holder at a time, over all threads and, `everywhere`, all processes.
 
         With `patience_seconds` it is waited for, and may be held, for longer than other locks.
         """
         with self._mutexes_guard:
             mutex = self._mutexes.setdefault(name, threading.Lock())
         with mutex:
-            if self._lock_engine is None:
+            if self._lock_engine is None or not everywhere:
                 yield
                 return
             with outages(), self._lock_engine.begin() as connection:
@@ -408,19 +498,19 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
         # A deferred transaction that reads first and writes later fails at once when another
         # one wrote in between; no timeout helps there.
         mode = connection.get_execution_options().get("hpo_begin", "BEGIN IMMEDIATE")
-        connection.exec_driver_sql(mode)
+        if mode is not None:
+            connection.exec_driver_sql(mode)
 
     return engine
 
 
 def _postgresql_engine(url: sa.URL) -> sa.Engine:
     options = " ".join(f"-c {name}={seconds}s" for name, seconds in TIMEOUTS.items())
-    return sa.create_engine(
+    engine = sa.create_engine(
         url,
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_SECONDS,
-        pool_pre_ping=True,
         pool_recycle=1800,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_SECONDS,
@@ -431,3 +521,19 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
             "keepalives_count": 3,
         },
     )
+
+    @sa.event.listens_for(engine, "checkin")
+    def _note(_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _try(connection: Any, record: Any, _fairy: Any) -> None:
+        idle_since = record.info.get("idle_since", math.inf)
+        if time.monotonic() < idle_since + TRUSTED_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise sa.exc.DisconnectionError() from error  # the pool opens another one
+
+    return engine

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import UpdateBase
 
 from hpo.errors import InvalidField
 from hpo.events import EventKind
 from hpo.numbers import strict
 from storage import tables as t
-from storage.engine import HAS_NEWS, Database, db_now, oldest_open_transaction, transaction_id
+from storage.engine import Database, db_now, oldest_open_transaction, transaction_id
+from storage.statements import given, inserted
 
 # How many old events one look takes away.
 BITE = 2_000
@@ -108,7 +110,22 @@ def append(
             created_at=db_now(),
         )
     )
-    connection.info[HAS_NEWS] = True
+    Database.tell(connection)
+
+
+def appended(kind: EventKind, held: Any) -> UpdateBase:
+    """As `append`, for a write under a guard: its `event_data` must be strict JSON."""
+    event = t.hpo_event.c
+    columns = {
+        "transaction_id": transaction_id(),
+        "study_uuid": held.study_uuid,
+        "study_name": given(event.study_name),
+        "number": held.number,
+        "kind": sa.literal(kind.value, event.kind.type),
+        "data": given(event.data, "event_data"),
+        "created_at": db_now(),
+    }
+    return inserted(t.hpo_event, columns)
 
 
 class Events:

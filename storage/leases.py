@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
+from uuid import UUID
 
 import sqlalchemy as sa
 from optuna.trial import TrialState as OptunaState
@@ -16,22 +17,31 @@ from optuna.trial import TrialState as OptunaState
 from hpo.errors import HpoError, LeaseLost, NotFound, TrialFinished
 from hpo.trial import TrialState
 from storage import tables as t
+from storage import workers
 from storage.engine import db_now
 from storage.records import Lease
+from storage.statements import Held, given, written_under
 
 SAMPLING, RUNNING = "sampling", "running"
 
 
-def hold(connection: sa.Connection, lease: Lease, *, lease_seconds: float) -> sa.Row[Any]:
+def hold(
+    connection: sa.Connection, lease: Lease, *, lease_seconds: float, is_revised: bool = True
+) -> sa.Row[Any]:
     """Locks and renews a running lease. Raises LeaseLost, TrialFinished or NotFound.
 
     Every write to a trial begins with this, so no write of a stale attempt reaches a table.
+    `is_revised`: the write changes what reports and outcomes follow from (`storage.attempts`).
     """
+    revision = t.hpo_lease.c.revision
     row = connection.execute(
         t.hpo_lease.update()
-        # Another Optuna program may have ended the trial; the reaper takes the lease away then.
-        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, _is_running())
-        .values(acquired_until=db_now(_length(lease_seconds)))
+        # The reaper takes the lease of a trial away that another Optuna program has ended.
+        .where(_is_shown(lease), t.hpo_lease.c.phase == RUNNING, is_running())
+        .values(
+            acquired_until=db_now(_length(lease_seconds)),
+            revision=revision + 1 if is_revised else revision,
+        )
         .returning(t.hpo_lease)
     ).one_or_none()
     if row is None:
@@ -48,17 +58,23 @@ def end(
     return connection.execute(delete.returning(t.hpo_lease)).one_or_none()
 
 
-def renew(
-    connection: sa.Connection, worker_id: str, tokens: Sequence[str], *, lease_seconds: float
+def beat(
+    connection: sa.Connection, worker_id: UUID, tokens: Sequence[str], *, lease_seconds: float
 ) -> list[str]:
-    """Lengthens the leases that a worker says it holds; answers the tokens that are lost."""
-    update = (
-        t.hpo_lease.update()
-        .where(t.hpo_lease.c.worker_id == worker_id, t.hpo_lease.c.token.in_(tokens))
-        .values(acquired_until=db_now(_length(lease_seconds)))
-        .returning(t.hpo_lease.c.token)
-    )
-    held = set(connection.execute(update).scalars()) if tokens else set()
+    """Notes a sign of life and lengthens the leases that a worker says it holds.
+
+    Answers the tokens that are lost. Raises NotFound, after which the worker registers again.
+    """
+    lease = t.hpo_lease.c
+
+    def renewed(worker: Held) -> sa.Update:
+        mine = sa.and_(lease.worker_id == worker.id, lease.token.in_(tokens))
+        until = db_now(_length(lease_seconds))
+        return t.hpo_lease.update().where(mine).values(acquired_until=until)
+
+    held = written_under(connection, workers.seen(worker_id), renewed, lease.token)
+    if held is None:
+        raise workers.unregistered(worker_id)
     return [token for token in tokens if token not in held]
 
 
@@ -104,15 +120,33 @@ def _finished(lease: Lease) -> TrialFinished:
     )
 
 
-def _is_running() -> sa.ColumnElement[bool]:
+def is_running() -> sa.ColumnElement[bool]:
+    """Whether Optuna's row of a lease's trial says so; another program may have ended it."""
     trial = t.trials.c
     return sa.exists().where(trial.trial_id == t.hpo_lease.c.trial_id, trial.state == "RUNNING")
 
 
 def _length(lease_seconds: float) -> sa.ColumnElement[float]:
+    return length(sa.literal(lease_seconds, sa.Double()))
+
+
+def length(usual: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
     """What the holder asked for, or else the service's own."""
-    usual: sa.ColumnElement[float] = sa.literal(lease_seconds, sa.Double())
     return sa.func.coalesce(t.hpo_lease.c.lease_seconds, usual)
+
+
+def is_as_known() -> sa.ColumnElement[bool]:
+    """Whether a running lease is as a process knows it, and its trial has no order to stop.
+
+    With places for values, for statements that are prepared.
+    """
+    lease = t.hpo_lease.c
+    places = (lease.token, lease.study_uuid, lease.number, lease.revision)
+    return sa.and_(
+        *(column == given(column) for column in places),
+        lease.phase == RUNNING,
+        lease.stop_reason.is_(None),
+    )
 
 
 def _is_shown(lease: Lease) -> sa.ColumnElement[bool]:

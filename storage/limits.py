@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from hpo.study import StudyState
 from storage import tables as t
 from storage.engine import db_now, seconds_between
 
@@ -17,6 +18,14 @@ from storage.engine import db_now, seconds_between
 def is_over_time() -> sa.ColumnElement[Any]:
     """Whether a row of hpo_study has run for its `timeout_seconds`; null when it has none."""
     return _ran_seconds() >= t.hpo_study.c.timeout_seconds
+
+
+def goes_on(study_uuid: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether a study is running and has time, so that its trials have nothing to hear from it."""
+    study = t.hpo_study.c
+    has_time = sa.or_(study.timeout_seconds.is_(None), sa.not_(is_over_time()))
+    is_on = sa.and_(study.uuid == study_uuid, study.state == StudyState.RUNNING.value)
+    return sa.and_(is_on, has_time)
 
 
 def timeout_message(study: sa.Row[Any]) -> str:

@@ -24,6 +24,7 @@ from hpo.study import Direction, StudyDefinition
 from storage import leases
 from storage import tables as t
 from storage.artifacts import Arrival, Artifacts
+from storage.curves import steps_of
 from storage.engine import Database, db_now
 from storage.exclusions import is_result
 from storage.model_rows import DROPPED, KEPT, OFFERED, models_of, offer_of
@@ -184,7 +185,8 @@ class Models:
         if _is_here(connection, held, offer):
             return "It is stored already."
         if value is None:
-            value = next(iter(values_by_rule(connection, held.trial_id, definition)), None)
+            curve = steps_of(connection, [held.trial_id])[held.trial_id]
+            value = next(iter(values_by_rule(curve, definition)), None)
         return _refusal_of_value(connection, held, definition, value)
 
 

@@ -16,19 +16,16 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages import BaseStorage, RDBStorage
-from optuna.storages._cached_storage import _CachedStorage
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session, _VersionManager
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import orm
 
-from storage.engine import Database, engine_beside, naive_utc
-from storage.optuna_reads import frozen_trials
+from storage.engine import alone, naive_utc
+from storage.optuna_reads import changed_trials, trial_of
 from storage.tables import trials
-
-# More unfinished trials than this are read with all others: databases bound the values of an IN.
-MAX_BOUND = 10_000
 
 READS = (
     "get_study_id_from_name",
@@ -96,10 +93,11 @@ class OptunaStorage(RDBStorage):
         return _reopened, (self.url,)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        found = self._read(trials.c.trial_id == trial_id)
-        if not found:
+        with self._reading() as connection:
+            found = trial_of(connection, trial_id)
+        if found is None:
             raise KeyError(models.NOT_FOUND_MSG)
-        return found[0]
+        return found
 
     def _get_trials(
         self,
@@ -108,22 +106,28 @@ class OptunaStorage(RDBStorage):
         included_trial_ids: set[int],
         trial_id_greater_than: int,
     ) -> list[FrozenTrial]:
-        chosen = trials.c.trial_id > trial_id_greater_than
-        if len(included_trial_ids) > MAX_BOUND:
-            chosen = sa.true()
-        elif included_trial_ids:
-            chosen = sa.or_(chosen, trials.c.trial_id.in_(included_trial_ids))
-        found = self._read(sa.and_(trials.c.study_id == study_id, chosen))
-        if not found and trial_id_greater_than < 0:
-            self.get_study_name_from_id(study_id)  # raises KeyError for a study that is not there
+        listed = sorted(included_trial_ids)
+        found = self.changed(study_id, trial_id_greater_than, listed=listed)
         return [trial for trial in found if states is None or trial.state in states]
 
-    def _read(self, chosen: sa.ColumnElement[bool]) -> list[FrozenTrial]:
-        with (
-            self.scoped_session.reading(),
-            _create_scoped_session(self.scoped_session) as session,
-        ):
-            return frozen_trials(session.connection(), chosen)
+    def changed(
+        self, study_id: int, beyond: int, *, listed: Sequence[int] = (), known: Sequence[int] = ()
+    ) -> list[FrozenTrial]:
+        """As `changed_trials`. Raises KeyError for a study that is not there."""
+        with self._reading() as connection:
+            found = changed_trials(connection, study_id, beyond=beyond, listed=listed, known=known)
+        if not found and beyond < 0 and not listed:
+            self.get_study_name_from_id(study_id)
+        return found
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """A connection for single statements that read."""
+        try:
+            with alone(self.engine).connect() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            raise StorageInternalError("The database could not be read.") from error
 
     def set_trial_state_values(
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
@@ -160,22 +164,3 @@ for _name in READS:
 def _reopened(url: str) -> OptunaStorage:
     # What Optuna pickles for its own worker processes: plain connections that nothing pools.
     return OptunaStorage(sa.create_engine(url, poolclass=sa.pool.NullPool))
-
-
-def cached(database: Database) -> _CachedStorage:
-    """The storage with Optuna's cache of finished trials; shared by all threads of a process."""
-    return _CachedStorage(OptunaStorage(database.engine))
-
-
-def cached_beside(url: str, *, writes: bool) -> BaseStorage:
-    """The same for a process beside the one that owns the database, such as the dashboard's."""
-    return _CachedStorage(OptunaStorage(engine_beside(url, writes=writes)))
-
-
-def forget(storage: _CachedStorage, study_id: int) -> None:
-    """Drops what the cache holds of a study: SQLite may give its id, and its trials', to others."""
-    with storage._lock:
-        storage._studies.pop(study_id, None)
-        trial_ids = storage._study_id_and_number_to_trial_id
-        for key in [key for key in trial_ids if key[0] == study_id]:
-            storage._trial_id_to_study_id_and_number.pop(trial_ids.pop(key), None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -37,6 +37,20 @@ class End:
     pause_seconds: float = 0.0
 
 
+class Ending(Protocol):
+    """A trial that is about to end, as far as its own reports tell how."""
+
+    @property
+    def definition(self) -> StudyDefinition: ...
+    @property
+    def told(self) -> Mapping[str, Any] | None:
+        """The verdict that told it to end."""
+        ...
+
+    @property
+    def curve(self) -> Mapping[int, float]: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
     """The trial whose lease is being ended, as it stands."""
@@ -48,8 +62,11 @@ class Held:
     trial: Any
 
     @property
+    def curve(self) -> Mapping[int, float]:
+        return steps_of(self.connection, [self.lease.trial_id])[self.lease.trial_id]
+
+    @property
     def told(self) -> Mapping[str, Any] | None:
-        """The verdict that told it to end."""
         told: Mapping[str, Any] | None = self.trial.told
         return told
 
@@ -71,13 +88,13 @@ class Held:
         return int(self.connection.execute(count).scalar_one())
 
 
-def complete(held: Held, values: Sequence[float]) -> End:
+def complete(held: Ending, values: Sequence[float]) -> End:
     """Raises InvalidResult, and the attempt goes on, when there is not one value a direction."""
     if _is_diverged(held):
         return prune(held)  # it went on and returned a number all the same
     n_wanted = len(held.definition.directions)
     if not values and n_wanted == 1:
-        values = values_by_rule(held.connection, held.lease.trial_id, held.definition)
+        values = values_by_rule(held.curve, held.definition)
     if len(values) != n_wanted:
         raise _wrong_number(len(values), n_wanted)
     for value in values:
@@ -94,11 +111,8 @@ def _wrong_number(n_values: int, n_wanted: int) -> InvalidResult:
     return InvalidResult("values", f"must be {wanted} of the study, got {n_values or 'none'}")
 
 
-def values_by_rule(
-    connection: sa.Connection, trial_id: int, definition: StudyDefinition
-) -> Sequence[float]:
+def values_by_rule(curve: Mapping[int, float], definition: StudyDefinition) -> Sequence[float]:
     """The value of a trial whose objective returns none; empty when it has reported none either."""
-    curve = steps_of(connection, [trial_id])[trial_id]
     values = [value for _, value in sorted(curve.items())]
     if definition.value_rule is ValueRule.LAST or not values:
         return values[-1:]
@@ -106,7 +120,7 @@ def values_by_rule(
     return [definition.direction.best(finite)]
 
 
-def prune(held: Held) -> End:
+def prune(held: Ending) -> End:
     """Ends a trial that was told to end; also one whose worker died before it could."""
     told = held.told or {}
     if told.get("verdict") == Verdict.STOP:
@@ -116,13 +130,13 @@ def prune(held: Held) -> End:
     return _pruned(held)
 
 
-def _is_diverged(held: Held) -> bool:
+def _is_diverged(held: Ending) -> bool:
     return held.told is not None and held.told["reason"] == Reason.DIVERGED
 
 
-def _pruned(held: Held, reason: Reason | None = None, message: str = "") -> End:
+def _pruned(held: Ending, reason: Reason | None = None, message: str = "") -> End:
     """As Optuna's `tell` does, a pruned trial keeps its last value if that is finite."""
-    curve = steps_of(held.connection, [held.lease.trial_id])[held.lease.trial_id]
+    curve = held.curve
     last = curve[max(curve)] if curve else math.nan
     is_value = math.isfinite(last) and not held.definition.is_multi_objective
     return End(
@@ -135,8 +149,8 @@ def _pruned(held: Held, reason: Reason | None = None, message: str = "") -> End:
 
 
 def fail(held: Held, failure: Failure) -> End:
-    message, traceback = failure.message[:MAX_MESSAGE], failure.traceback[-MAX_TRACEBACK:]
     if failure.reason in RETRIED_REASONS:
+        message, traceback = _shortened(failure)
         if held.told is not None:
             return prune(held)  # it was told to end; its worker died before saying so
         if not held.may_go_on:
@@ -152,6 +166,12 @@ def fail(held: Held, failure: Failure) -> End:
                 traceback=traceback,
                 pause_seconds=min(pause, MAX_PAUSE_SECONDS),
             )
+    return fail_for_good(held, failure)
+
+
+def fail_for_good(held: Ending, failure: Failure) -> End:
+    """The end of a trial that another attempt would not save."""
+    message, traceback = _shortened(failure)
     blamed = {
         Reason.DIVERGED: held.definition.on_diverged,
         Reason.OUT_OF_MEMORY: held.definition.on_out_of_memory,
@@ -167,7 +187,11 @@ def fail(held: Held, failure: Failure) -> End:
     )
 
 
-def _blame(held: Held, policy: OnFault, reason: Reason, message: str, traceback: str = "") -> End:
+def _shortened(failure: Failure) -> tuple[str, str]:
+    return failure.message[:MAX_MESSAGE], failure.traceback[-MAX_TRACEBACK:]
+
+
+def _blame(held: Ending, policy: OnFault, reason: Reason, message: str, traceback: str = "") -> End:
     """The end of a trial whose parameters are at fault."""
     if policy is OnFault.PRUNE:
         return _pruned(held, reason, message)

@@ -246,6 +246,9 @@ class Remarks:
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, float] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.user_attrs or self.constraints)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:

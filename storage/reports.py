@@ -1,6 +1,7 @@
 """Reports: a measurement goes in, a verdict comes out, and both stand in the database.
 
-Value and verdict are written in one transaction where the verdict follows from what is at hand:
+The ordinary one takes one statement (`storage.fast_reports`). All others are decided here, and
+value and verdict are written in one transaction where the verdict follows from what is at hand:
 an order to stop, or a pruner that compares percentiles. Other pruners write attributes of their
 own, so there it takes three steps: write the value under the lease, ask the pruner without holding
 anything, write the verdict. A report that is repeated, also after a crash in between, gets one and
@@ -10,44 +11,64 @@ the same verdict.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from hpo.errors import InvalidField, StepReported, TrialFinished
+from hpo.errors import InvalidField
 from hpo.events import EventKind
-from hpo.numbers import encode_number, strict
 from hpo.search.percentiles import decide_from, is_known
 from hpo.space import Choice, Parameter
 from hpo.study import StudyDefinition
-from hpo.trial import Decision, Measurement, Reason, Verdict
+from hpo.trial import Decision, Measurement, Verdict
 from storage import leases
 from storage import tables as t
+from storage.attempts import Attempt, Attempts, read_attempt
 from storage.cancelling import order_to_trial
-from storage.curves import steps_of, to_step_columns
-from storage.engine import Database, insert_if_new, upsert
+from storage.curves import steps_of
+from storage.engine import Database
 from storage.events import StudyKey, append
+from storage.fast_reports import FastReports
 from storage.lifecycle import order_to
 from storage.records import Lease, Remarks
 from storage.remarks import store_remarks
 from storage.search import Search, param_row
 from storage.step_history import StepHistory
 from storage.studies import row_and_definition
+from storage.verdicts import diverged, store, store_verdict
 
 # Optuna's key (5.0) for the value at which a trial has reached a rung.
 RUNG_PREFIX = "completed_rung_"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reported:
+    """A report whose value is stored; `decision` None: the pruner is still to be asked."""
+
+    study: Any
+    definition: StudyDefinition
+    held: Any
+    attempt: Attempt
+    decision: Decision | None
+
+
 class Reports:
     """What a running attempt says of itself before its end."""
 
-    def __init__(self, database: Database, search: Search, *, lease_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        search: Search,
+        attempts: Attempts,
+        history: StepHistory,
+        *,
+        lease_seconds: float,
+    ) -> None:
         self._database, self._search = database, search
+        self._attempts, self._history = attempts, history
         self._lease_seconds = lease_seconds
-        self._history = StepHistory()
+        self._fast = FastReports(database, attempts, history, lease_seconds=lease_seconds)
 
     def start(self, lease: Lease, resumed_from_step: int | None) -> None:
         """Says which step an attempt goes on from; later ones stay with the attempt before.
@@ -56,6 +77,8 @@ class Reports:
         """
         if resumed_from_step is not None and resumed_from_step < 0:
             raise InvalidField("resumed_from_step", f"must be 0 or more, got {resumed_from_step}")
+        if resumed_from_step is None and self._fast.start(lease):
+            return
 
         def transaction(connection: sa.Connection) -> None:
             held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
@@ -78,7 +101,7 @@ class Reports:
         """The value of a parameter that the study does not declare; asked again, the same."""
 
         def begin(connection: sa.Connection) -> tuple[Any, Any, StudyDefinition, Any]:
-            held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            held = self._keep(connection, lease)
             study, definition = row_and_definition(connection, lease.study_name)
             relative = connection.execute(
                 sa.select(t.hpo_trial.c.relative_params).where(_trial(held))
@@ -101,7 +124,7 @@ class Reports:
         drawn = self._search.suggest(definition, study, held.trial_id, name, parameter, relative)
 
         def write(connection: sa.Connection) -> None:
-            leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            self._keep(connection, lease)
             param = t.trial_params.c
             mine = sa.and_(param.trial_id == held.trial_id, param.param_name == name)
             if connection.execute(sa.select(param.param_id).where(mine)).first() is None:
@@ -111,38 +134,72 @@ class Reports:
         self._database.write(write)
         return drawn.value
 
+    def _keep(self, connection: sa.Connection, lease: Lease) -> Any:
+        return leases.hold(connection, lease, lease_seconds=self._lease_seconds, is_revised=False)
+
     def report(self, lease: Lease, measurement: Measurement, remarks: Remarks) -> Decision:
         """Stores one value and answers whether to go on.
 
         Raises StepReported for another value at a step that this attempt has reported.
         """
+        decision = None if remarks else self._fast.report(lease, measurement)
+        return decision or self._report(lease, measurement, remarks)
 
-        def write(connection: sa.Connection) -> tuple[Any, Any, StudyDefinition, Decision | None]:
+    def _report(self, lease: Lease, measurement: Measurement, remarks: Remarks) -> Decision:
+        def write(connection: sa.Connection) -> _Reported:
             held = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
             study, definition = row_and_definition(connection, lease.study_name)
             _check_step(definition, measurement.step)
             store_remarks(connection, held, remarks)
-            at_once = self._at_once(connection, study, definition, held, measurement)
-            return held, study, definition, _store(connection, study, held, measurement, at_once)
+            known = self._known(connection, lease, held, definition)
+            at_once = self._at_once(connection, study, known, held, measurement)
+            stored = store(connection, study, held, measurement, at_once)
+            attempt = known.hearing(None, held.revision)
+            if stored.is_new:
+                attempt = known.after(measurement, stored.decision, held.revision)
+            return _Reported(
+                study=study,
+                definition=definition,
+                held=held,
+                attempt=attempt,
+                decision=stored.decision,
+            )
 
-        held, study, definition, decision = self._database.write(write)
-        if decision is not None:
-            return decision
-        decision = self._asked(study, definition, held)
+        reported = self._database.write(write)
+        # Only now: had it not come to a commit, another write would have this revision.
+        self._attempts.learn(lease.token, reported.attempt)
+        return reported.decision or self._ask(lease, reported, measurement)
 
-        def write_verdict(connection: sa.Connection) -> Decision:
+    def _known(
+        self, connection: sa.Connection, lease: Lease, held: Any, definition: StudyDefinition
+    ) -> Attempt:
+        known = self._attempts.find(lease)
+        if known is not None and known.revision == held.revision - 1:
+            return known
+        return read_attempt(connection, held, lease.study_name, definition)
+
+    def _ask(self, lease: Lease, reported: _Reported, measurement: Measurement) -> Decision:
+        """The verdict of Optuna's own pruner, once it is stored."""
+        study, held = reported.study, reported.held
+        decision = self._search.decide(reported.definition, study, held.trial_id)
+        decision = _or_pause(decision, order_to_trial(held) or order_to(study))
+
+        def write_verdict(connection: sa.Connection) -> tuple[Any, Decision]:
             # Once more: meanwhile the lease may have gone to another attempt, which must not
             # be told what this one is told.
-            leases.hold(connection, lease, lease_seconds=self._lease_seconds)
-            return _store_verdict(connection, study, held, measurement, decision)
+            again = leases.hold(connection, lease, lease_seconds=self._lease_seconds)
+            return again, store_verdict(connection, study, held, measurement, decision)
 
-        return self._database.write(write_verdict)
+        again, stands = self._database.write(write_verdict)
+        if again.revision == held.revision + 1:
+            self._attempts.learn(lease.token, reported.attempt.hearing(stands, again.revision))
+        return stands
 
     def _at_once(
         self,
         connection: sa.Connection,
         study: Any,
-        definition: StudyDefinition,
+        known: Attempt,
         held: Any,
         measurement: Measurement,
     ) -> Decision | None:
@@ -150,24 +207,17 @@ class Reports:
         order = order_to_trial(held) or order_to(study)
         if order is not None and order.verdict is not Verdict.PAUSE:
             return order
-        if not math.isfinite(measurement.value):
-            # Optuna's pruners compare the best value so far, so they would let it go on.
-            evidence = {"step": measurement.step, "value": measurement.value}
-            return Decision(verdict=Verdict.PRUNE, reason=Reason.DIVERGED, evidence=evidence)
-        if not is_known(definition):
+        decision = diverged(measurement)
+        if decision is not None:
+            return decision
+        if not is_known(known.definition):
             return None
-
-        def curve() -> Mapping[int, float]:
-            earlier = steps_of(connection, [held.trial_id])[held.trial_id]
-            return {**earlier, measurement.step: measurement.value}
-
-        decision = decide_from(definition, curve, lambda: self._history.of(connection, study))
+        decision = decide_from(
+            known.definition,
+            lambda: {**known.curve, measurement.step: measurement.value},
+            lambda: self._history.of(connection, study.uuid),
+        )
         return _or_pause(decision, order)
-
-    def _asked(self, study: Any, definition: StudyDefinition, held: Any) -> Decision:
-        """What Optuna's own pruner says."""
-        decision = self._search.decide(definition, study, held.trial_id)
-        return _or_pause(decision, order_to_trial(held) or order_to(study))
 
 
 def _or_pause(decision: Decision, order: Decision | None) -> Decision:
@@ -182,115 +232,6 @@ def _check_step(definition: StudyDefinition, step: int) -> None:
             f"must be below the study's max_steps ({definition.max_steps}), got {step}; "
             "steps count from 0",
         )
-
-
-def _store(
-    connection: sa.Connection,
-    study: Any,
-    held: Any,
-    measurement: Measurement,
-    decision: Decision | None,
-) -> Decision | None:
-    """Writes a value, with its verdict if that is known; answers the verdict that stands.
-
-    Raises StepReported when this attempt has reported another value before.
-    """
-    decision = decision and _strict(decision)
-    row = {
-        "study_uuid": held.study_uuid,
-        "number": held.number,
-        "attempt": held.attempt,
-        "step": measurement.step,
-        "value": None if math.isnan(measurement.value) else measurement.value,
-        "elapsed_seconds": measurement.elapsed_seconds,
-        "metrics": strict(dict(measurement.metrics)),
-        **({} if decision is None else _columns(decision)),
-    }
-    if not insert_if_new(connection, t.hpo_verdict, row):
-        return _earlier(connection, held, measurement)
-    key = {"trial_id": held.trial_id, "step": measurement.step}
-    upsert(connection, t.trial_steps, key, to_step_columns(measurement.value))
-    if decision is not None:
-        _announce(connection, study, held, measurement, decision)
-    return decision
-
-
-def _earlier(connection: sa.Connection, held: Any, measurement: Measurement) -> Decision | None:
-    """The verdict on a report that was made before; None when it has none yet."""
-    select = sa.select(t.hpo_verdict).where(_verdict(held, measurement.step))
-    before = connection.execute(select).one()
-    value = None if math.isnan(measurement.value) else measurement.value
-    if before.value != value:
-        raise StepReported(
-            f"Step {measurement.step} was reported as "
-            f"{encode_number(math.nan if before.value is None else before.value)} before; "
-            "report the next step.",
-            step=measurement.step,
-        )
-    return _decision(before)
-
-
-def _strict(decision: Decision) -> Decision:
-    return replace(decision, evidence=strict(dict(decision.evidence)))
-
-
-def _columns(decision: Decision) -> dict[str, Any]:
-    return {
-        "verdict": decision.verdict,
-        "reason": decision.reason,
-        "evidence": decision.evidence,
-    }
-
-
-def _store_verdict(
-    connection: sa.Connection, study: Any, held: Any, measurement: Measurement, decision: Decision
-) -> Decision:
-    """Writes a verdict unless the same report, made twice, already has one."""
-    decision = _strict(decision)
-    mine = _verdict(held, measurement.step)
-    written = connection.execute(
-        t.hpo_verdict.update()
-        .where(mine, t.hpo_verdict.c.verdict.is_(None))
-        .values(_columns(decision))
-    ).rowcount
-    if written == 0:
-        row = connection.execute(sa.select(t.hpo_verdict).where(mine)).one_or_none()
-        stored = None if row is None else _decision(row)
-        if stored is None:
-            raise TrialFinished()
-        return stored
-    _announce(connection, study, held, measurement, decision)
-    return decision
-
-
-def _announce(
-    connection: sa.Connection, study: Any, held: Any, measurement: Measurement, decision: Decision
-) -> None:
-    """Tells the trial what it was told, and listeners of the report."""
-    _tell(connection, held, decision)
-    facts = {"attempt": held.attempt, "step": measurement.step, "value": measurement.value}
-    append(connection, EventKind.REPORT, study, held.number, **facts, verdict=decision.verdict)
-
-
-def _tell(connection: sa.Connection, held: Any, decision: Decision) -> None:
-    """Notes with the trial that it was told to end; what it was told first says why it did."""
-    if decision.verdict not in (Verdict.PRUNE, Verdict.STOP):
-        return
-    told = _columns(decision)
-    update = t.hpo_trial.update().where(_trial(held))
-    if decision.verdict is Verdict.STOP:
-        update = update.where(t.hpo_trial.c.told.is_(sa.null()))
-    connection.execute(update.values(told=told))
-
-
-def _decision(row: sa.Row[Any]) -> Decision | None:
-    if row.verdict is None:
-        return None
-    return Decision(
-        verdict=Verdict(row.verdict),
-        reason=None if row.reason is None else Reason(row.reason),
-        evidence=row.evidence or {},
-    )
 
 
 def _archive_later_steps(connection: sa.Connection, held: Any, last_step: int) -> None:
@@ -316,12 +257,3 @@ def _archive_later_steps(connection: sa.Connection, held: Any, last_step: int) -
 
 def _trial(held: Any) -> sa.ColumnElement[bool]:
     return sa.and_(t.hpo_trial.c.study_uuid == held.study_uuid, t.hpo_trial.c.number == held.number)
-
-
-def _verdict(held: Any, step: int) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        t.hpo_verdict.c.study_uuid == held.study_uuid,
-        t.hpo_verdict.c.number == held.number,
-        t.hpo_verdict.c.attempt == held.attempt,
-        t.hpo_verdict.c.step == step,
-    )

@@ -1,55 +1,66 @@
 """The end of an attempt: outcome, trial and lease change together, in one transaction.
 
-The transaction begins with the lock on Optuna's `studies` row, so whether the study is complete
-is decided once. Each call is idempotent by its token: repeated, it gets its first answer.
+The ordinary one takes one statement (`storage.fast_settling`). All others begin with the lock on
+Optuna's `studies` row, so whether the study is complete is decided once. Each call is idempotent
+by its token: repeated, it gets its first answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from hpo.errors import TrialFinished
 from hpo.events import EventKind
 from hpo.numbers import decode_number, encode_number
-from hpo.trial import Failure, Reason, TrialState
+from hpo.trial import RETRIED_REASONS, Failure, Reason, TrialState
 from storage import leases, models, outcomes
 from storage import tables as t
+from storage.attempts import Attempts
 from storage.ending import end_if_done
 from storage.engine import Database, db_now, naive_utc
 from storage.events import append
-from storage.outcomes import End, Held
+from storage.fast_settling import NOBODY_ASKED, Asked, FastSettling, ended_facts, settled_answer
+from storage.outcomes import End, Ending, Held
 from storage.records import Lease, Remarks, Settled
 from storage.remarks import store_remarks
+from storage.step_history import StepHistory
 from storage.studies import definition_of, study_row
 
-FINITE = t.ValueType.FINITE
+T = TypeVar("T")
 
-# What a caller asks for; with the answer it is kept, to be compared when it is asked again.
-Asked: TypeAlias = Mapping[str, Any]
+FINITE = t.ValueType.FINITE
 
 
 class Settling:
     """Ends attempts, by their workers' word or because nobody renewed the lease."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, attempts: Attempts, history: StepHistory) -> None:
+        self._database, self._attempts, self._history = database, attempts, history
+        self._fast = FastSettling(database, attempts, history)
 
     def complete(self, lease: Lease, values: Sequence[float], remarks: Remarks) -> Settled:
         """Ends a trial with its values; none: the study's value rule picks one of its reports."""
         asked = {"asked": "complete", "values": [encode_number(value) for value in values]}
-        return self._settle(lease, asked, lambda held: outcomes.complete(held, values), remarks)
+
+        def choose(held: Ending) -> End:
+            return outcomes.complete(held, values)
+
+        return self._ended(lease, asked, choose, remarks)
 
     def prune(self, lease: Lease, remarks: Remarks) -> Settled:
-        return self._settle(lease, {"asked": "pruned"}, outcomes.prune, remarks)
+        return self._ended(lease, {"asked": "pruned"}, outcomes.prune, remarks)
 
     def fail(self, lease: Lease, failure: Failure, remarks: Remarks) -> Settled:
         """Ends an attempt that failed; its reason decides between another attempt and the end."""
         asked = {"asked": "failed"}
-        return self._settle(lease, asked, lambda held: outcomes.fail(held, failure), remarks)
+        if failure.reason in RETRIED_REASONS:
+            return self._settle(lease, asked, lambda held: outcomes.fail(held, failure), remarks)
+        return self._ended(
+            lease, asked, lambda held: outcomes.fail_for_good(held, failure), remarks
+        )
 
     def release(self, lease: Lease) -> Settled:
         """Gives a trial back: another attempt goes on at once, and none has failed."""
@@ -67,7 +78,7 @@ class Settling:
             failure = Failure(reason=Reason.LOST, message=message)
             return _write(held, outcomes.fail(held, failure))
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
 
     def stop(self, lease: Lease) -> Settled | None:
         """Ends a trial that did not hear its study's order to stop; None when it just has."""
@@ -76,7 +87,14 @@ class Settling:
             held = _hold(connection, lease, sa.true())
             return None if held is None else _write(held, outcomes.stop(held))
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
+
+    def _ended(
+        self, lease: Lease, asked: Asked, choose: Callable[[Ending], End], remarks: Remarks
+    ) -> Settled:
+        """The end of a trial for good, which its own reports decide."""
+        settled = None if remarks else self._fast.settle(lease, asked, choose)
+        return settled or self._settle(lease, asked, choose, remarks)
 
     def _settle(
         self,
@@ -92,7 +110,13 @@ class Settling:
             store_remarks(connection, held.lease, remarks)
             return _write(held, choose(held), asked=asked)
 
-        return self._database.write(transaction)
+        return self._carried_out(lease, transaction)
+
+    def _carried_out(self, lease: Lease, transaction: Callable[[sa.Connection], T]) -> T:
+        settled = self._database.write(transaction)
+        self._attempts.forget(lease.token)
+        self._history.look_again()
+        return settled
 
 
 def _hold(
@@ -120,7 +144,7 @@ def _hold(
     )
 
 
-def _write(held: Held, end: End, *, asked: Asked = MappingProxyType({"asked": None})) -> Settled:
+def _write(held: Held, end: End, *, asked: Asked = NOBODY_ASKED) -> Settled:
     """Writes the trial's row, the attempt and the study's end."""
     connection = held.connection
     state = TrialState.RUNNING if end.state is None else _end_trial(held, end, end.state)
@@ -136,7 +160,6 @@ def _write(held: Held, end: End, *, asked: Asked = MappingProxyType({"asked": No
         )
         .values(next_attempt_at=due, reason=end.reason, message=end.message)
     )
-    answer = {**asked, "state": state, "awaiting": end.state is None, "reason": end.reason}
     connection.execute(
         t.hpo_attempt.update()
         .where(t.hpo_attempt.c.token == held.lease.token)
@@ -146,7 +169,7 @@ def _write(held: Held, end: End, *, asked: Asked = MappingProxyType({"asked": No
             reason=end.reason,
             message=end.message,
             traceback=end.traceback,
-            settled=answer,
+            settled=settled_answer(asked, end, state),
         )
     )
     _tell(held, end, state)
@@ -155,17 +178,12 @@ def _write(held: Held, end: End, *, asked: Asked = MappingProxyType({"asked": No
 
 
 def _tell(held: Held, end: End, state: TrialState) -> None:
-    facts = {"attempt": held.lease.attempt, "reason": end.reason, "message": end.message}
+    facts = ended_facts(held.lease.attempt, end, state)
+    kind = EventKind.TRIAL_ENDED
     if end.state is None:
         kind = EventKind.ATTEMPT_ENDED
-    else:
-        kind = EventKind.TRIAL_ENDED
-        facts |= {"state": state, "value": only_of(end.values), "values": list(end.values)}
+        facts = {name: facts[name] for name in ("attempt", "reason", "message")}
     append(held.connection, kind, held.study, held.trial.number, **facts)
-
-
-def only_of(values: Sequence[float]) -> float | None:
-    return values[0] if len(values) == 1 else None
 
 
 def _end_trial(held: Held, end: End, state: TrialState) -> TrialState:

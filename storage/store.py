@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from uuid import UUID
 
-import sqlalchemy as sa
 from optuna.storages import BaseStorage
 
 from hpo.space import Choice, Parameter
 from hpo.trial import Decision, Failure, Measurement
-from storage import leases, schema, workers
+from storage import leases, schema
 from storage.adoption import Adoption
 from storage.analysis import Analysis
 from storage.artifacts import Artifacts
 from storage.asks import Asks
+from storage.attempts import Attempts
 from storage.census import Census, count
 from storage.claims import Claims
 from storage.cloning import Cloning
@@ -35,7 +35,8 @@ from storage.importing import Importing
 from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
-from storage.optuna_storage import cached
+from storage.openings import callable_claims
+from storage.optuna_cache import cached
 from storage.reaper import Reaper
 from storage.records import (
     Asked,
@@ -51,6 +52,7 @@ from storage.reports import Reports
 from storage.schema import SchemaVersion
 from storage.search import Search
 from storage.settling import Settling
+from storage.step_history import StepHistory
 from storage.studies import Studies
 from storage.timing import watch
 from storage.tokens import Tokens
@@ -73,30 +75,43 @@ class Leased:
         seconds = times.lease_seconds
         self._claims = Claims(database, search, lease_seconds=seconds)
         self._asks = Asks(database, self._claims)
-        self._reports = Reports(database, search, lease_seconds=seconds)
-        self._settling = Settling(database)
+        self._attempts, self._history = Attempts(), StepHistory(database)
+        known = (self._attempts, self._history)
+        self._reports = Reports(database, search, *known, lease_seconds=seconds)
+        self._settling = Settling(database, *known)
         self._reaper = Reaper(database, self._settling, lease_seconds=seconds)
 
     def claim(self, request: ClaimRequest) -> Claimed | None:
-        return self._claims.claim(request)
+        claimed = self._claims.claim(request)
+        if claimed is not None:
+            self._attempts.begin(claimed)
+        return claimed
+
+    def callable_claims(self, waiting: Sequence[ClaimRequest]) -> Collection[str]:
+        """The keys of those that should look again, in one statement; of the others none would
+        be given a trial."""
+        return self._database.read_one(lambda c: callable_claims(c, waiting))
 
     def ask(self, study_name: str, request: AskRequest) -> Asked:
-        return self._asks.ask(study_name, request)
+        asked = self._asks.ask(study_name, request)
+        for claimed in asked.trials:
+            self._attempts.begin(claimed)
+        return asked
 
     def keep(self, lease: Lease) -> None:
         """Lengthens one lease, for whoever holds it."""
         seconds = self._times.lease_seconds
-        self._database.write(lambda c: leases.hold(c, lease, lease_seconds=seconds))
+        self._database.write(
+            lambda c: leases.hold(c, lease, lease_seconds=seconds, is_revised=False)
+        )
 
     def renew(self, worker_id: UUID, tokens: Sequence[str]) -> list[str]:
         """Lengthens the leases a worker holds; answers the tokens it has lost."""
 
-        def transaction(connection: sa.Connection) -> list[str]:
-            workers.seen(connection, worker_id)
-            seconds = self._times.lease_seconds
-            return leases.renew(connection, str(worker_id), tokens, lease_seconds=seconds)
-
-        return self._database.write(transaction)
+        seconds = self._times.lease_seconds
+        return self._database.write_one(
+            lambda c: leases.beat(c, worker_id, tokens, lease_seconds=seconds)
+        )
 
     def start(self, lease: Lease, resumed_from_step: int | None) -> None:
         self._reports.start(lease, resumed_from_step)

@@ -152,6 +152,8 @@ hpo_lease = sa.Table(
     sa.Column("stop_reason", sa.String(32)),
     # How long each renewal lasts where its holder has asked for a length of its own.
     sa.Column("lease_seconds", sa.Double),
+    # Counts the writes that reports and the end follow from, for those who keep these in memory.
+    sa.Column("revision", sa.Integer, nullable=False, default=0, server_default="0"),
 )
 
 hpo_attempt = sa.Table(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import UpdateBase
 
 from hpo.errors import NotFound
 from hpo.events import EventKind
@@ -122,25 +123,15 @@ class Workers:
         return connection.execute(sa.select(t.hpo_worker).where(self.is_alive())).all()
 
 
-def allowed(connection: sa.Connection, worker_id: uuid.UUID) -> Sequence[str]:
-    """The `--allow` patterns of a worker. Raises NotFound, after which it registers again."""
-    select = sa.select(t.hpo_worker.c.allow).where(t.hpo_worker.c.id == str(worker_id))
-    row = connection.execute(select).one_or_none()
-    if row is None:
-        raise _unregistered(worker_id)
-    patterns: Sequence[str] = row.allow
-    return patterns
+def seen(worker_id: uuid.UUID) -> UpdateBase:
+    """Notes a sign of life; it finds no worker where none of this id is registered."""
+    worker = t.hpo_worker.c
+    update = t.hpo_worker.update().where(worker.id == str(worker_id))
+    return update.values(last_seen_at=db_now()).returning(worker.id)
 
 
-def seen(connection: sa.Connection, worker_id: uuid.UUID) -> None:
-    """Notes a sign of life. Raises NotFound, after which the worker registers again."""
-    mine = t.hpo_worker.c.id == str(worker_id)
-    update = t.hpo_worker.update().where(mine).values(last_seen_at=db_now())
-    if connection.execute(update).rowcount == 0:
-        raise _unregistered(worker_id)
-
-
-def _unregistered(worker_id: uuid.UUID) -> NotFound:
+def unregistered(worker_id: uuid.UUID) -> NotFound:
+    """What a worker is told that is to register again."""
     return NotFound(f"Worker {worker_id} is not registered; register it again.")
 
 

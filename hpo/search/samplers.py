@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -32,7 +33,6 @@ from optuna.samplers import (
     NSGAIISampler,
     QMCSampler,
     RandomSampler,
-    TPESampler,
 )
 from optuna.study import Study
 from optuna.trial import FrozenTrial
@@ -41,6 +41,7 @@ from hpo.errors import InvalidField
 from hpo.search.options import Option, boolean, choice, integer, number
 from hpo.search.quiet import quieten
 from hpo.search.spaces import distribution_of, is_finite, n_cells, values_of
+from hpo.search.tpe import TPE
 from hpo.seeds import derive_seed
 from hpo.space import Categorical
 from hpo.study import StudyDefinition
@@ -51,6 +52,14 @@ MAX_GRID_CELLS = 100_000
 Options = Mapping[str, Any]
 
 
+class Turn(Enum):
+    """Who waits while a trial of a study is sampled."""
+
+    NONE = auto()  # it neither reads nor writes what others do
+    PROCESS = auto()  # it reads what the one before has drawn, and can do without
+    EVERYWHERE = auto()  # it writes what the next one counts on
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerKind:
     """How a sampler is made from (study, options, the trial's seed), and what it needs."""
@@ -58,6 +67,7 @@ class SamplerKind:
     make: Callable[[StudyDefinition, Options, int], BaseSampler]
     options: Mapping[str, Option]
     packages: tuple[str, ...] = ()
+    turn: Turn = Turn.EVERYWHERE
     space_faults: Callable[[StudyDefinition], Iterator[InvalidField]] = lambda definition: iter(())
 
 
@@ -128,7 +138,8 @@ def _cmaes_faults(definition: StudyDefinition) -> Iterator[InvalidField]:
 
 SAMPLERS: dict[str, SamplerKind] = {
     "tpe": SamplerKind(
-        make=lambda definition, options, seed: TPESampler(seed=seed, **options),
+        make=lambda definition, options, seed: TPE(seed=seed, **options),
+        turn=Turn.PROCESS,
         options={
             "n_startup_trials": integer(0),
             "n_ei_candidates": integer(1, 10_000),
@@ -140,6 +151,7 @@ SAMPLERS: dict[str, SamplerKind] = {
     "random": SamplerKind(
         make=lambda definition, options, seed: RandomSampler(seed=seed),
         options={},
+        turn=Turn.NONE,
     ),
     "grid": SamplerKind(
         make=lambda definition, options, seed: _CellSampler(definition, seed),
@@ -167,6 +179,7 @@ SAMPLERS: dict[str, SamplerKind] = {
         ),
         options={"n_startup_trials": integer(1), "deterministic_objective": boolean()},
         packages=("scipy", "torch"),
+        turn=Turn.PROCESS,
     ),
     "qmc": SamplerKind(
         make=_qmc,

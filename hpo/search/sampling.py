@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.study.study import _ThreadLocalStudyAttribute
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from hpo.choices import from_label, to_label
 from hpo.conditions import drawing_order, is_active
@@ -82,6 +82,15 @@ class SearchStudy(Study):
 
     def stop(self) -> None:
         """Does nothing: the budget ends a study, not its sampler."""
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,
+    ) -> list[FrozenTrial]:
+        # The storage keeps lists by state, so Optuna's cache of one list is only in the way.
+        return self._storage.get_all_trials(self._study_id, deepcopy=deepcopy, states=states)
 
 
 # Values of trials may be huge or infinite; what numpy makes of them, the samplers handle.
@@ -151,7 +160,6 @@ def _relative(sampler: BaseSampler, view: Study, trial: FrozenTrial) -> dict[str
 
 def _view(study: SearchStudy, trial: FrozenTrial) -> Study:
     """The trials that the sampler may see: with Hyperband, those of the trial's bracket."""
-    study._thread_local.cached_all_trials = None
     pruner = study.pruner
     if not isinstance(pruner, HyperbandPruner):
         return study

@@ -15,7 +15,7 @@ from optuna.storages import RDBStorage
 
 from hpo.errors import InvalidField, LeaseLost, NotFound, StepReported, TrialFinished
 from hpo.objective import Descriptor
-from hpo.space import Categorical, FloatRange
+from hpo.space import Categorical, FloatRange, IntRange
 from hpo.study import Algorithm, Direction, OnFault, StudyDefinition, StudyState, ValueRule
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage import tables as t
@@ -66,6 +66,40 @@ def test_claims_spend_the_budget_exactly(
     assert study.counts[TrialState.COMPLETE] == 20
 
 
+@pytest.mark.parametrize("sampler", ["random", "grid"])
+def test_two_services_and_plain_optuna_number_the_trials_of_one_study(
+    postgres_url: str, sampler: str
+) -> None:
+    """On SQLite there is one service."""
+    stores = [open_store(postgres_url) for _ in range(2)]
+    for opened in stores:
+        opened.prepare()
+    worker_id, space = register(stores[0]), {"x": IntRange(low=0, high=99)}
+    made = definition(n_trials=16, space=space, sampler=Algorithm(name=sampler))
+    stores[0].studies.create(made, given=frozenset())
+    stock = RDBStorage(postgres_url)
+    study = optuna.load_study(study_name="demo", storage=stock)
+
+    def work(opened: Store) -> list[Claimed]:
+        mine = []
+        while (claimed := opened.claims.claim(request(worker_id))) is not None:
+            mine.append(claimed)
+            opened.claims.complete(lease_of(claimed), 1.0, {})
+        return mine
+
+    with ThreadPoolExecutor(7) as threads:
+        asked = threads.submit(lambda: [study.ask().number for _ in range(8)])
+        found = [one for batch in threads.map(work, stores * 3) for one in batch]
+        numbers = [*asked.result(), *(claimed.number for claimed in found)]
+    assert sorted(numbers) == list(range(24))
+    if sampler == "grid":
+        assert len({claimed.params["x"] for claimed in found}) == 16
+    stock.remove_session()
+    stock.engine.dispose()
+    for opened in stores:
+        opened.close()
+
+
 def test_a_repeated_claim_gets_the_same_trial(
     store: Store, create: Create, worker_id: uuid.UUID
 ) -> None:
@@ -109,6 +143,35 @@ def test_an_unregistered_worker_is_told_to_register(store: Store, create: Create
         store.claims.claim(request(uuid.uuid4()))
     with pytest.raises(NotFound, match="register it again"):
         store.claims.renew(uuid.uuid4(), ["t"])
+
+
+def test_as_many_waiting_claims_are_called_as_there_are_trials(
+    store: Store, create: Create, claim: Claim, worker_id: uuid.UUID
+) -> None:
+    other = register(store, allow=("other",))
+    waiting = [request(worker) for worker in (worker_id, other, worker_id, worker_id)]
+    places = {asked.claim_key: place for place, asked in enumerate(waiting)}
+
+    def called() -> list[int]:
+        return sorted(places[key] for key in store.claims.callable_claims(waiting))
+
+    assert called() == []
+    create(n_trials=3, max_parallel_trials=2, retry_backoff_seconds=0)
+    assert called() == [0, 2]
+    first = claim()
+    assert called() == [0]
+    claim()
+    assert called() == []
+    store.claims.release(lease_of(first))
+    assert called() == [0]
+    repeated = waiting[3]
+    assert store.claims.claim(repeated) is not None
+    assert called() == [3]
+    create(name="second", objective="other:f")
+    assert called() == [1, 3]
+    waiting.append(request(uuid.uuid4()))  # of a worker that has to register again
+    places[waiting[4].claim_key] = 4
+    assert called() == [1, 3, 4]
 
 
 def test_priority_goes_first_then_the_study_with_fewest_running(

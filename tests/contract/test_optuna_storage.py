@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -18,9 +21,10 @@ from optuna.testing.pytest_storages import StorageTestCase
 from optuna.trial import TrialState, create_trial
 
 from hpo.errors import Unavailable
-from storage import optuna_reads, optuna_storage, schema
+from storage import schema
 from storage.engine import Database, outages
-from storage.optuna_storage import READS, OptunaStorage, cached
+from storage.optuna_cache import cached
+from storage.optuna_storage import READS, OptunaStorage
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -147,21 +151,61 @@ def test_a_read_waits_for_no_writer(sqlite_database: Database) -> None:
         assert storage.get_study_id_from_name("s") == study_id
 
 
-def test_long_lists_of_trials_are_read_alike(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = cached(database)
-    study_id = storage.create_new_study([StudyDirection.MINIMIZE], "s")
+def test_all_ways_to_read_trials_read_alike(database: Database) -> None:
+    ours = cached(database)
+    study_id = ours.create_new_study([StudyDirection.MINIMIZE], "s")
+    drawn = optuna.distributions.FloatDistribution(0, 1)
     for value in range(6):
-        trial_id = storage.create_new_trial(study_id)
-        storage.set_trial_intermediate_value(trial_id, 0, float(value))
+        trial_id = ours.create_new_trial(study_id)
+        ours.set_trial_param(trial_id, "x", value / 8, drawn)
+        ours.set_trial_intermediate_value(trial_id, 0, [0.5, math.inf, math.nan][value % 3])
+        ours.set_trial_system_attr(trial_id, "a", {"b": [value]})
+        assert ours.get_all_trials(study_id)[-1].number == value  # what is new
         if value % 2:
-            storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(value)])
-    short = storage.get_all_trials(study_id)
-    assert [trial.intermediate_values for trial in short] == [{0: value} for value in range(6)]
-    monkeypatch.setattr(optuna_reads, "MAX_LISTED", 1)
-    monkeypatch.setattr(optuna_storage, "MAX_BOUND", 1)
-    assert storage.get_all_trials(study_id) == cached(database).get_all_trials(study_id) == short
+            ours.set_trial_state_values(trial_id, TrialState.COMPLETE, [float(value)])
+    changed = ours.get_all_trials(study_id)
+    at_once = cached(database).get_all_trials(study_id)
+    one_by_one = [ours._backend.get_trial(trial._trial_id) for trial in changed]
+    stock = RDBStorage(ours._backend.url, engine_kwargs={"poolclass": sa.pool.NullPool})
+    expected = [repr(trial.__dict__) for trial in stock.get_all_trials(study_id)]
+    stock.engine.dispose()
+    for found in (changed, at_once, one_by_one):
+        assert [repr(trial.__dict__) for trial in found] == expected
+
+
+def test_lists_by_state_follow_the_trials(database: Database) -> None:
+    ours, other = cached(database), cached(database)
+    study_id = ours.create_new_study([StudyDirection.MINIMIZE], "s")
+    states = [None, (TrialState.COMPLETE,), [TrialState.COMPLETE, TrialState.RUNNING]]
+    draw, running = random.Random(5), []
+    for _ in range(40):
+        if running and draw.random() < 0.5:
+            ended = running.pop(draw.randrange(len(running)))
+            other.set_trial_state_values(ended, TrialState.COMPLETE, [1.0])
+        else:
+            running.append(other.create_new_trial(study_id))
+        for chosen in states:
+            expected = OptunaStorage(database.engine).get_all_trials(study_id, states=chosen)
+            assert ours.get_all_trials(study_id, states=chosen) == expected
+
+
+def test_a_sampler_sees_parameters_and_ends_of_others(database: Database) -> None:
+    ours, other = cached(database), cached(database)
+    study_id = ours.create_new_study([StudyDirection.MINIMIZE], "s")
+    trial_id = other.create_new_trial(study_id)
+    other.set_trial_param(trial_id, "x", 0.5, optuna.distributions.FloatDistribution(0, 1))
+
+    def seen() -> tuple[dict[str, Any], dict[int, float], TrialState]:
+        ours.refresh(study_id, is_for_sampling=True)
+        (trial,) = ours.in_states(study_id)
+        return trial.params, trial.intermediate_values, trial.state
+
+    assert seen() == ({"x": 0.5}, {}, TrialState.RUNNING)
+    other.set_trial_intermediate_value(trial_id, 0, 3.0)
+    assert seen() == ({"x": 0.5}, {}, TrialState.RUNNING)
+    assert ours.get_all_trials(study_id)[0].intermediate_values == {0: 3.0}
+    other.set_trial_state_values(trial_id, TrialState.COMPLETE, [1.0])
+    assert seen() == ({"x": 0.5}, {0: 3.0}, TrialState.COMPLETE)
 
 
 def test_the_reads_are_methods_of_optuna() -> None:

@@ -16,6 +16,7 @@ from optuna.trial import create_trial
 from hpo.errors import Conflict, LeaseLost, NoCompletedTrial, NotFound, TrialFinished
 from hpo.study import Algorithm, Direction, StudyDefinition, StudyState
 from hpo.trial import Failure, Measurement, Reason, TrialState, Verdict
+from storage import search
 from storage.enqueueing import Point, Request
 from storage.records import Claimed
 from storage.store import Store, open_store
@@ -148,7 +149,6 @@ class TestCancel:
         self, store: Store, create: Create, worker_id: uuid.UUID, monkeypatch: Any
     ) -> None:
         create(n_trials=1)
-        search = store.claims._claims._search
         sample, drawing, go_on = search.sample, threading.Event(), threading.Event()
 
         def slow(*args: Any) -> Any:

@@ -81,6 +81,7 @@ def upgrade() -> None:
         sa.Column("acquired_until", sa.DateTime(timezone=True), nullable=False),
         sa.Column("stop_reason", sa.String(length=32), nullable=True),
         sa.Column("lease_seconds", sa.Double(), nullable=True),
+        sa.Column("revision", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
         sa.UniqueConstraint("claim_key"),
         sa.UniqueConstraint("token"),

@@ -7,6 +7,8 @@ import contextlib
 import json
 import socket
 import time
+import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -82,6 +84,64 @@ def test_waiting_claims_hold_no_thread(client: TestClient, node: Node) -> None:
 
     assert client.portal is not None
     client.portal.call(scenario)
+
+
+def test_many_idle_claims_ask_the_database_as_often_as_one(
+    client: TestClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = client.app.state.service  # type: ignore[attr-defined] # an ASGI app has no state
+    looks = Counter[str]()
+
+    def count(owner: Any, name: str) -> None:
+        look = getattr(owner, name)
+
+        def counted(asked: Any) -> Any:
+            looks[name] += 1
+            return look(asked)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(service.store.claims, "claim")
+    count(service.lookout, "_look")
+
+    async def scenario() -> None:
+        waiting: list[asyncio.Task[Any]] = []
+
+        async def wait(n_claims: int) -> int:
+            """Lets more claims wait for two looks on behalf of all; how many looked themselves."""
+            before = looks.copy()
+            names = [f"idle {len(waiting) + n}" for n in range(n_claims)]
+            claims = [http.post("/v1/claims", json=claim_of(node, name)) for name in names]
+            waiting.extend(map(asyncio.create_task, claims))
+            async with asyncio.timeout(30):
+                while looks["_look"] < before["_look"] + 2:
+                    await asyncio.sleep(0.05)
+            return looks["claim"] - before["claim"]
+
+        async with in_process(client) as http:
+            await wait(5)
+            assert await wait(150) <= 15
+            assert not any(task.done() for task in waiting)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert client.portal is not None
+    client.portal.call(scenario)
+
+
+def test_a_claim_that_comes_again_while_there_is_no_work_gets_its_trial(
+    client: TestClient, node: Node
+) -> None:
+    lookout = client.app.state.service.lookout  # type: ignore[attr-defined] # as above
+    node.launch(n_trials=1)
+    first = node.claim(claim_key="the same")
+    with ThreadPoolExecutor(1) as pool:
+        idle = pool.submit(node.claim, wait_seconds=LONG)
+        await_fact(lambda: lookout.has_nothing_for(uuid.UUID(node.id)))
+        assert node.claim(claim_key="the same", wait_seconds=LONG) == first
+        node.launch(n_trials=1)
+        assert idle.result(timeout=LONG)["study"] != first["study"]
 
 
 @pytest.fixture
