@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session, _VersionManager
@@ -167,7 +167,7 @@ def cached(database: Database) -> _CachedStorage:
     return _CachedStorage(OptunaStorage(database.engine))
 
 
-def cached_beside(url: str, *, writes: bool) -> BaseStorage:
+def cached_beside(url: str, *, writes: bool) -> _CachedStorage:
     """The same for a process beside the one that owns the database, such as the dashboard's."""
     return _CachedStorage(OptunaStorage(engine_beside(url, writes=writes)))
 
