@@ -159,9 +159,7 @@ def _ended_but_open(study_uuid: Any) -> Sequence[sa.Select[Any]]:
     waiting = sa.select(trial.number).join(t.trials, t.trials.c.trial_id == trial.trial_id)
     return (
         leased.where(lease.study_uuid == study_uuid, is_ended),
-        waiting.where(
-            trial.study_uuid == study_uuid, trial.next_attempt_at.is_not(None), is_ended
-        ),
+        waiting.where(trial.study_uuid == study_uuid, trial.next_attempt_at.is_not(None), is_ended),
     )
 
 
