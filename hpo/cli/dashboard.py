@@ -13,7 +13,9 @@ from hpo.cli.processes import end_with_parent
 from hpo.cli.rooms import require_rooms
 
 SocketFd = Annotated[int, typer.Option("--socket-fd", help="The open socket to listen on.")]
-ArtifactsFolder = Annotated[Path | None, typer.Option("--artifacts")]
+ArtifactsFolder = Annotated[
+    Path | None, typer.Option("--artifacts", help="The folder of artifacts.")
+]
 
 
 def dashboard(
