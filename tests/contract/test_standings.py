@@ -99,15 +99,20 @@ class Walk:
         self.random.choice([*moves, self.exclude, self.include])()
 
 
-@pytest.mark.parametrize(("seed", "direction"), [(1, Direction.MINIMIZE), (2, Direction.MAXIMIZE)])
+@pytest.mark.parametrize(
+    ("seed", "direction", "max_open"), [(1, Direction.MINIMIZE, 1000), (2, Direction.MAXIMIZE, 2)]
+)
 def test_a_look_from_memory_is_as_a_first_look(
     store: Store,
     stock: RDBStorage,
     create: Create,
     claim: Claim,
+    monkeypatch: pytest.MonkeyPatch,
     seed: int,
     direction: Direction,
+    max_open: int,
 ) -> None:
+    monkeypatch.setattr("storage.standings.MAX_OPEN", max_open)
     create(n_trials=1000, direction=direction, max_failed_trials=None)
     create(name="other", n_trials=1000, priority=-1)
     walk = Walk(store, stock, claim, seed)
