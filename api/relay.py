@@ -49,7 +49,7 @@ class Relay:
         request = self._client.build_request(
             scope["method"],
             _url_of(scope),
-            headers=[*_headers_of(scope), *headers.items()],
+            headers=[*headers_of(scope), *headers.items()],
             content=await Request(scope, receive).body(),
         )
         try:
@@ -71,7 +71,7 @@ def _url_of(scope: Scope) -> httpx2.URL:
     return httpx2.URL(scheme="http", host="dashboard", raw_path=target)
 
 
-def _headers_of(scope: Scope) -> Iterator[tuple[str, str]]:
+def headers_of(scope: Scope) -> Iterator[tuple[str, str]]:
     """The request's own, so that the pages name themselves as their reader does."""
     headers = Headers(scope=scope)
     for name, value in headers.items():

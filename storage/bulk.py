@@ -23,7 +23,8 @@ from storage.remarks import CONSTRAINT_PREFIX
 
 T = TypeVar("T")
 
-CHUNK = 500
+# So many trials in a transaction: on SQLite others wait for it.
+CHUNK = 200
 MANY = 1_000
 
 _to_stored = models.TrialValueModel.value_to_stored_repr

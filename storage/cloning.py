@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,18 +23,19 @@ from hpo.search.sampling import Drawn
 from hpo.search.spaces import distribution_of
 from hpo.study import Direction, StudyDefinition, StudyState
 from storage import tables as t
+from storage.arriving import Arrival
 from storage.best import complete_values
 from storage.bulk import TrialRows, chunks, insert_trials, note_many
+from storage.deleting import Deleting
 from storage.engine import Database
 from storage.enqueueing import Point, Request, enqueue_points
 from storage.exclusions import is_excluded
 from storage.judging import judge_rows
 from storage.optuna_reads import frozen_trials
 from storage.remarks import CONSTRAINT_PREFIX
-from storage.requests import Answer, once
+from storage.requests import Answer, answered, once
 from storage.search import param_row
 from storage.studies import (
-    insert_study,
     locked_study,
     refuse_taken,
     row_and_definition,
@@ -67,8 +68,8 @@ class WarmStarted:
 class Cloning:
     """Makes studies from others, and has the best of others tried. All raise NotFound."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, deleting: Deleting) -> None:
+        self._database, self._deleting = database, deleting
 
     def clone(
         self,
@@ -84,18 +85,35 @@ class Cloning:
         Raises StudyExists when the name is taken, InvalidField when the trials have another
         number of values.
         """
-        definition, new_uuid = within_grid(definition), str(uuid.uuid4())
-
-        def transaction(connection: sa.Connection) -> Answer:
-            def make() -> Answer:
-                return _clone(connection, source, definition, new_uuid, import_trials=import_trials)
-
-            # Always under a key: a commit whose answer was lost must not find its own study.
-            return once(connection, key or new_uuid, "clone_study", fingerprint, make)
-
-        cloned = Cloned(**written(self._database, transaction))
+        definition, request = within_grid(definition), (key, "clone_study", fingerprint)
+        answer = self._database.read(lambda c: answered(c, *request))
+        if answer is not None:
+            return Cloned(**answer)
+        old = self._database.read(
+            lambda c: _source(c, source, definition, import_trials=import_trials)
+        )
+        with self._deleting.arriving(definition, str(uuid.uuid4())) as arrival:
+            taken = _Taken()
+            for page in self._finished(old) if import_trials else ():
+                rows = taken.fitting(page, definition, source)
+                if rows:
+                    arrival.add(lambda c, rows=rows: _insert(c, arrival, rows))  # type: ignore[misc]  # a default binds it
+            cloned = written(
+                self._database, lambda c: _finish(c, arrival, definition, source, taken, request)
+            )
         note_many(self._database, cloned.n_imported)
         return cloned
+
+    def _finished(self, study: sa.Row[Any]) -> Iterator[list[FrozenTrial]]:
+        """The trials that samplers may learn from, by number, in pages."""
+        trial = t.trials.c
+        chosen = sa.and_(
+            trial.study_id == study.study_id, trial.state.in_(FINISHED), ~is_excluded()
+        )
+        ids = sa.select(trial.trial_id).where(chosen).order_by(trial.number)
+        for page in chunks(self._database.read(lambda c: c.execute(ids).scalars().all())):
+            found = self._database.read(lambda c, page=page: _page(c, study, page))  # type: ignore[misc]  # a default binds it
+            yield sorted(found, key=lambda trial: trial.number)
 
     def warm_start(self, name: str, source: str, k: int, request: Request) -> WarmStarted:
         """Has the best `k` trials of another study tried whose parameters this one has, too.
@@ -116,17 +134,37 @@ class Cloning:
         return WarmStarted(**self._database.write(transaction))
 
 
-def _clone(
-    connection: sa.Connection,
-    source_name: str,
-    definition: StudyDefinition,
-    new_uuid: str,
-    *,
-    import_trials: bool,
-) -> Answer:
-    source, old = row_and_definition(connection, source_name)
+@dataclass(kw_only=True, slots=True)
+class _Taken:
+    """What a clone has taken over so far."""
+
+    n_imported: int = 0
+    n_left_out: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def fitting(
+        self, page: Sequence[FrozenTrial], definition: StudyDefinition, source: str
+    ) -> list[TrialRows]:
+        """Those of a page that fit, as they will be written."""
+        rows: list[TrialRows] = []
+        for trial in page:
+            if names := misfits(definition.space, _params(trial)):
+                self.left_out.update(names)
+                self.n_left_out += 1
+            else:
+                number, origin = self.n_imported + len(rows), f"{source}/{trial.number}"
+                rows.append(_rows(trial, definition, number, origin))
+        self.n_imported += len(rows)
+        return rows
+
+
+def _source(
+    connection: sa.Connection, name: str, definition: StudyDefinition, *, import_trials: bool
+) -> sa.Row[Any]:
+    """The study to be cloned, if it can be."""
+    source, old = row_and_definition(connection, name)
     _refuse_vanishing(source)
-    refuse_taken(connection, definition.name, "choose another name for the clone")
+    _refuse_taken(connection, definition)
     n_values = len(definition.directions)
     if import_trials and n_values != len(old.directions):
         raise InvalidField(
@@ -134,36 +172,52 @@ def _clone(
             f"the trials have {len(old.directions)} values and not {n_values}; "
             "send import_trials: false",
         )
-    study = insert_study(connection, definition, new_uuid, origin="clone", source=source_name)
-    n_imported, n_left_out, left_out = 0, 0, Counter[str]()
-    for page in _finished(connection, source) if import_trials else ():
-        fitting: list[TrialRows] = []
-        for trial in page:
-            if names := misfits(definition.space, _params(trial)):
-                left_out.update(names)
-                n_left_out += 1
-            else:
-                number = n_imported + len(fitting)
-                fitting.append(_rows(trial, definition, number, f"{source_name}/{trial.number}"))
-        ids = insert_trials(connection, study.study_id, fitting) if fitting else []
-        judge_rows(connection, study, ids, fitting)
-        n_imported += len(fitting)
-    return {"n_imported": n_imported, "n_left_out": n_left_out, "misfits": dict(left_out)}
+    return source
+
+
+def _page(connection: sa.Connection, study: sa.Row[Any], ids: Sequence[int]) -> list[FrozenTrial]:
+    found = frozen_trials(connection, t.trials.c.trial_id.in_(ids))
+    # Looked at afterwards: what is read of a study that is being deleted may be another's.
+    row, _ = row_and_definition(connection, study.name)
+    if row.uuid != study.uuid:
+        raise Conflict(f"Study {study.name!r} was deleted meanwhile.", study=study.name)
+    _refuse_vanishing(row)
+    return found
+
+
+def _insert(connection: sa.Connection, arrival: Arrival, rows: Sequence[TrialRows]) -> None:
+    judge_rows(connection, arrival.uuid, insert_trials(connection, arrival.study_id, rows), rows)
+
+
+def _finish(
+    connection: sa.Connection,
+    arrival: Arrival,
+    definition: StudyDefinition,
+    source: str,
+    taken: _Taken,
+    request: tuple[str | None, str, str],
+) -> Cloned:
+    def make() -> Answer:
+        _refuse_taken(connection, definition)
+        arrival.finish(connection, columns={}, origin="clone", source=source)
+        return {
+            "n_imported": taken.n_imported,
+            "n_left_out": taken.n_left_out,
+            "misfits": dict(taken.left_out),
+        }
+
+    key, kind, fingerprint = request
+    # Always under a key: a commit whose answer was lost must not find its own study.
+    return Cloned(**once(connection, key or arrival.uuid, kind, fingerprint, make))
+
+
+def _refuse_taken(connection: sa.Connection, definition: StudyDefinition) -> None:
+    refuse_taken(connection, definition.name, "choose another name for the clone")
 
 
 def _refuse_vanishing(source: sa.Row[Any]) -> None:
     if source.state == StudyState.DELETING:
         raise Conflict(f"Study {source.name!r} is being deleted.", study=source.name)
-
-
-def _finished(connection: sa.Connection, study: sa.Row[Any]) -> Iterator[list[FrozenTrial]]:
-    """The trials that samplers may learn from, by number, in pages."""
-    trial = t.trials.c
-    chosen = sa.and_(trial.study_id == study.study_id, trial.state.in_(FINISHED), ~is_excluded())
-    ids = connection.execute(sa.select(trial.trial_id).where(chosen).order_by(trial.number))
-    for page in chunks(ids.scalars().all()):
-        found = frozen_trials(connection, trial.trial_id.in_(page))
-        yield sorted(found, key=lambda trial: trial.number)
 
 
 def _params(trial: FrozenTrial) -> dict[str, Any]:

@@ -8,6 +8,7 @@ The UUIDs of deleted studies are kept for some days: workers are told them, and 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -18,8 +19,9 @@ import sqlalchemy as sa
 
 from hpo.errors import Conflict, HpoError
 from hpo.events import EventKind
-from hpo.study import StudyState
+from hpo.study import StudyDefinition, StudyState
 from storage import tables as t
+from storage.arriving import Arrival, forget_arrival, take_cut_off
 from storage.ending import take_leases
 from storage.engine import Database, db_now
 from storage.events import append
@@ -66,9 +68,19 @@ class Deleting:
         newest = sa.select(gone.uuid).order_by(gone.deleted_at.desc()).limit(MAX_TOLD)
         return self._database.read_one(lambda c: c.execute(newest).scalars().all())
 
+    @contextlib.contextmanager
+    def arriving(self, definition: StudyDefinition, uuid: str) -> Iterator[Arrival]:
+        """A study that comes in pieces; it is swept unless it has come whole after the block."""
+        try:
+            yield Arrival(self._database, definition, uuid)
+        finally:
+            with contextlib.suppress(HpoError):  # then `purge` sweeps it
+                self._sweep(uuid)
+
     def purge(self) -> int:
         """Removes what is marked, and what other programs deleted; answers how many studies."""
         self._database.write(_tidy)
+        self._sweep()
         self._search.forget(self._database.read(_tombstones))
         n_purged = 0
         for study in self._database.read(_marked):
@@ -81,11 +93,23 @@ class Deleting:
         self.n_purged += n_purged
         return n_purged
 
+    def _sweep(self, uuid: str | None = None) -> None:
+        """Removes what has come of this study, or of those that were cut off on their way in."""
+        for cut_off in self._database.write(lambda c: take_cut_off(c, uuid)):
+            self._delete_rows(cut_off.uuid)
+            self._database.write(lambda c, uuid=cut_off.uuid: _finish_sweep(c, uuid))  # type: ignore[misc]  # a default binds it
+            self._search.drop(cut_off.study_id)
+            self.n_purged += 1
+            logger.info("what had come of the study %s is deleted", cut_off.uuid)
+
+    def _delete_rows(self, uuid: str) -> None:
+        for delete in _deletes(uuid):
+            self._database.write(functools.partial(_execute, delete))
+
     def _purge(self, study: sa.Row[Any]) -> None:
         # A sampler that is still at it would write its attributes to rows that are going.
         with self._search.alone(study.study_id):
-            for delete in _deletes(study.uuid):
-                self._database.write(functools.partial(_execute, delete))
+            self._delete_rows(study.uuid)
             self._database.write(lambda c: _finish(c, study))
             self._search.drop(study.study_id)
         logger.info("study %s, %s, is deleted", study.name, study.uuid)
@@ -185,14 +209,23 @@ def _references(key: sa.Column[Any]) -> Iterator[sa.Column[Any]]:
 
 def _finish(connection: sa.Connection, study: sa.Row[Any]) -> None:
     """The study's own rows in one transaction: with them goes what finds the others."""
+    _delete_optuna_study(connection, study.uuid)
+    gone = connection.execute(t.hpo_study.delete().where(t.hpo_study.c.uuid == study.uuid))
+    if gone.rowcount:  # another process may have been at it, too
+        append(connection, EventKind.STUDY_DELETED, study)
+
+
+def _finish_sweep(connection: sa.Connection, uuid: str) -> None:
+    _delete_optuna_study(connection, uuid)
+    forget_arrival(connection, uuid)
+
+
+def _delete_optuna_study(connection: sa.Connection, uuid: str) -> None:
     mine = sa.select(t.studies.c.study_id).where(
-        *_is_uuid_of(t.studies.c.study_id, sa.literal(study.uuid))
+        *_is_uuid_of(t.studies.c.study_id, sa.literal(uuid))
     )
     study_id = connection.execute(mine).scalar_one_or_none()
     if study_id is not None:
         for column in _references(t.studies.c.study_id):
             connection.execute(column.table.delete().where(column == study_id))
         connection.execute(t.studies.delete().where(t.studies.c.study_id == study_id))
-    gone = connection.execute(t.hpo_study.delete().where(t.hpo_study.c.uuid == study.uuid))
-    if gone.rowcount:  # another process may have been at it, too
-        append(connection, EventKind.STUDY_DELETED, study)

@@ -1,4 +1,4 @@
-"""Studies that come from another server: written in one transaction, all or nothing.
+"""Studies that come from another server: written piece by piece, and all or nothing.
 
 What has ended stands here as it stood there. What had not ended waits, paused, and the trials
 that were running or enqueued are points to be tried: their checkpoints and leases stayed behind.
@@ -11,8 +11,7 @@ import json
 import math
 import secrets
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,20 +25,22 @@ from hpo.study import StudyDefinition, StudyState
 from hpo.trial import TrialState
 from storage import tables as t
 from storage.adoption import difference
-from storage.bulk import CHUNK, TrialRows, chunks, insert_trials, note_many
+from storage.arriving import Arrival
+from storage.bulk import TrialRows, chunks, insert_trials, note_many
+from storage.deleting import Deleting
 from storage.engine import Database, db_now
 from storage.enqueueing import FIXED_PARAMS_KEY
 from storage.params import distribution
 from storage.records import StudyRecord
 from storage.remarks import CONSTRAINT_PREFIX
-from storage.requests import Answer, once
+from storage.requests import Answer, answered, once
 from storage.search import param_row
-from storage.studies import Studies, insert_study, refuse_taken, within_grid, written
+from storage.studies import Studies, refuse_taken, within_grid, written
 from storage.transfer import StudyCopy, TrialCopy, is_kept
 
 Fault = tuple[str, str]
-Rows = Sequence[tuple[TrialCopy, TrialRows]]
 MAX_FAULTS = 20
+_TWICE = "{0.number} stands there twice"
 IMPORTED = "Imported before it had ended; resume it to go on."
 
 
@@ -53,65 +54,95 @@ class Imported:
     n_left_out: int
 
 
+@dataclass(kw_only=True, slots=True)
+class _Tally:
+    """What is known of a study when all of its trials have come."""
+
+    n_trials: int = 0
+    n_waiting: int = 0
+    n_left_out: int = 0
+    n_started: int = 0
+    has_exclusion: bool = False
+
+    def note(self, trial: TrialCopy, made: TrialRows) -> None:
+        self.n_trials += 1
+        self.n_waiting += not _is_over(made)
+        self.n_started += _is_over(made) and trial.is_counted is True
+        self.has_exclusion |= trial.exclusion is not None
+
+
 class Importing:
     """Writes copies of studies."""
 
-    def __init__(self, database: Database, studies: Studies) -> None:
-        self._database, self._studies = database, studies
+    def __init__(self, database: Database, studies: Studies, deleting: Deleting) -> None:
+        self._database, self._studies, self._deleting = database, studies, deleting
 
     def write(
-        self, copy: StudyCopy, trials: Sequence[TrialCopy], *, key: str | None, fingerprint: str
+        self, copy: StudyCopy, trials: Iterable[TrialCopy], *, key: str | None, fingerprint: str
     ) -> Imported:
-        """Raises InvalidFields with the trials at fault, or StudyExists when the name is taken."""
+        """Raises InvalidFields with the trials at fault, or StudyExists when the name is taken.
+
+        The trials are asked for one by one, while others are written.
+        """
         copy = replace(copy, definition=within_grid(copy.definition))
-        kept = [trial for trial in trials if trial.state.is_finished or not copy.state.is_ended]
-        rows = _rows_of(copy.definition, kept)
-        new_uuid = str(uuid.uuid4())
-
-        def transaction(connection: sa.Connection) -> Answer:
-            def make() -> Answer:
-                _write(connection, copy, rows, new_uuid)
-                return {
-                    "n_trials": len(rows),
-                    "n_waiting": sum(made.state == "WAITING" for _, made in rows),
-                    "n_left_out": len(trials) - len(rows),
-                }
-
-            return once(connection, key or new_uuid, "import_study", fingerprint, make)
-
-        answer = written(self._database, transaction)
-        note_many(self._database, len(rows))
+        request = (key, "import_study", fingerprint)
+        answer = self._database.read(lambda c: answered(c, *request))
+        if answer is None:
+            self._database.read(lambda c: _refuse_taken(c, copy))
+            answer = self._bring(copy, trials, request)
         return Imported(study=self._studies.get(copy.definition.name), **answer)
 
+    def _bring(
+        self, copy: StudyCopy, trials: Iterable[TrialCopy], request: tuple[str | None, str, str]
+    ) -> Answer:
+        key, kind, fingerprint = request
+        with self._deleting.arriving(copy.definition, str(uuid.uuid4())) as arrival:
+            tally = _Tally()
+            for chunk in chunks(_checked(copy, trials, tally)):
+                arrival.add(lambda c, chunk=chunk: _insert(c, arrival, chunk))  # type: ignore[misc]  # a default binds it
 
-def _write(connection: sa.Connection, copy: StudyCopy, rows: Rows, new_uuid: str) -> None:
-    definition = copy.definition
-    refuse_taken(connection, definition.name, "import it under another name")
-    study = insert_study(
-        connection, definition, new_uuid, columns=_columns(copy, rows), origin="import"
-    )
-    for chunk in chunks(rows, CHUNK):
-        ids = insert_trials(connection, study.study_id, [made for _, made in chunk])
-        for table, rows_of in _OURS.items():
-            ours = [
-                {"study_uuid": new_uuid, "number": trial.number, **row}
-                for (trial, made), trial_id in zip(chunk, ids, strict=True)
-                for row in rows_of(trial, made, trial_id)
-            ]
-            if ours:
-                connection.execute(table.insert(), ours)
+            def transaction(connection: sa.Connection) -> Answer:
+                def make() -> Answer:
+                    _refuse_taken(connection, copy)
+                    arrival.finish(connection, columns=_columns(copy, tally), origin="import")
+                    names = ("n_trials", "n_waiting", "n_left_out")
+                    return {name: getattr(tally, name) for name in names}
+
+                return once(connection, key or arrival.uuid, kind, fingerprint, make)
+
+            answer = written(self._database, transaction)
+        note_many(self._database, tally.n_trials)
+        return answer
 
 
-def _columns(copy: StudyCopy, rows: Rows) -> dict[str, Any]:
+def _refuse_taken(connection: sa.Connection, copy: StudyCopy) -> None:
+    refuse_taken(connection, copy.definition.name, "import it under another name")
+
+
+def _insert(
+    connection: sa.Connection, arrival: Arrival, chunk: Sequence[tuple[TrialCopy, TrialRows]]
+) -> None:
+    ids = insert_trials(connection, arrival.study_id, [made for _, made in chunk])
+    for table, rows_of in _OURS.items():
+        ours = [
+            {"study_uuid": arrival.uuid, "number": trial.number, **row}
+            for (trial, made), trial_id in zip(chunk, ids, strict=True)
+            for row in rows_of(trial, made, trial_id)
+        ]
+        if ours:
+            connection.execute(table.insert(), ours)
+
+
+def _columns(copy: StudyCopy, tally: _Tally) -> dict[str, Any]:
     """What of hpo_study is not as in a new study."""
     is_ended = copy.state.is_ended
     was_paused = copy.state is StudyState.PAUSED
     return {
         "state": (copy.state if is_ended else StudyState.PAUSED).value,
         "reason": copy.reason if is_ended or was_paused else IMPORTED,
-        "n_started": sum(trial.is_counted is True for trial, made in rows if _is_over(made)),
+        "n_started": tally.n_started,
         "ran_seconds": copy.ran_seconds,
-        "history_revision": int(any(trial.exclusion is not None for trial, _ in rows)),
+        "history_revision": int(tally.has_exclusion),
         "created_at": copy.created_at,
         "archived_at": copy.archived_at if is_ended else None,
         "ended_at": (copy.ended_at or db_now()) if is_ended else None,
@@ -187,21 +218,29 @@ _OURS: dict[sa.Table, Callable[[TrialCopy, TrialRows, int], Iterator[Mapping[str
 }
 
 
-def _rows_of(definition: StudyDefinition, trials: Sequence[TrialCopy]) -> Rows:
-    """What will be written. Raises InvalidFields for trials that no study can have."""
+def _checked(
+    copy: StudyCopy, trials: Iterable[TrialCopy], tally: _Tally
+) -> Iterator[tuple[TrialCopy, TrialRows]]:
+    """What will be written. Raises InvalidFields in the end when the study has faulty trials."""
     faults: list[Fault] = []
-    rows = []
-    times = Counter(trial.number for trial in trials)
+    first_at: dict[int, int] = {}
     for index, trial in enumerate(trials):
-        found = list(_faults(definition, trial, is_twice=times[trial.number] > 1))
+        if not trial.state.is_finished and copy.state.is_ended:
+            tally.n_left_out += 1
+            continue
+        first = first_at.setdefault(trial.number, index)
+        if first != index:
+            faults += [(f"trials.{place}.number", _TWICE.format(trial)) for place in (first, index)]
+        found = list(_faults(copy.definition, trial))
         faults += [(f"trials.{index}.{field}", sentence) for field, sentence in found]
-        if not found:
-            rows.append((trial, _as_rows(trial)))
         if len(faults) >= MAX_FAULTS:
             break
+        if not faults:
+            made = _as_rows(trial)
+            tally.note(trial, made)
+            yield trial, made
     if faults:
-        raise InvalidFields(faults[:MAX_FAULTS])
-    return rows
+        raise InvalidFields(list(dict.fromkeys(faults))[:MAX_FAULTS])
 
 
 def _as_rows(trial: TrialCopy) -> TrialRows:
@@ -246,9 +285,7 @@ def _naive(time: dt.datetime | None) -> dt.datetime | None:
     return None if time is None else time.astimezone(dt.UTC).replace(tzinfo=None)
 
 
-def _faults(definition: StudyDefinition, trial: TrialCopy, *, is_twice: bool) -> Iterator[Fault]:
-    if is_twice:
-        yield "number", f"{trial.number} stands there twice"
+def _faults(definition: StudyDefinition, trial: TrialCopy) -> Iterator[Fault]:
     steps = [point.step for point in trial.curve]
     if len(set(steps)) < len(steps):
         yield "curve", "has a step twice"

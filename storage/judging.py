@@ -14,12 +14,12 @@ from storage.remarks import CONSTRAINT_PREFIX
 
 
 def judge_rows(
-    connection: sa.Connection, study: sa.Row[Any], ids: Sequence[int], trials: Sequence[TrialRows]
+    connection: sa.Connection, study_uuid: str, ids: Sequence[int], trials: Sequence[TrialRows]
 ) -> None:
     """Notes which of the trials just written violate a constraint."""
     _insert(
         connection,
-        study,
+        study_uuid,
         [
             (trial.number, trial_id, trial.is_feasible)
             for trial_id, trial in zip(ids, trials, strict=True)
@@ -42,15 +42,15 @@ def judge_all(connection: sa.Connection, study: sa.Row[Any]) -> None:
         value = json.loads(document)
         is_kept = isinstance(value, int | float) and value <= 0
         judged[number, trial_id] = judged.get((number, trial_id), True) and is_kept
-    _insert(connection, study, [(*key, is_feasible) for key, is_feasible in judged.items()])
+    _insert(connection, study.uuid, [(*key, is_feasible) for key, is_feasible in judged.items()])
 
 
 def _insert(
-    connection: sa.Connection, study: sa.Row[Any], judged: Sequence[tuple[int, int, bool | None]]
+    connection: sa.Connection, study_uuid: str, judged: Sequence[tuple[int, int, bool | None]]
 ) -> None:
     rows = [
         {
-            "study_uuid": study.uuid,
+            "study_uuid": study_uuid,
             "number": number,
             "trial_id": trial_id,
             "n_attempts": 0,

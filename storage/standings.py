@@ -25,8 +25,9 @@ from storage.engine import is_reading
 from storage.exclusions import is_excluded
 from storage.params import params_of
 
-# Studies that are remembered, and open trials of one that are asked for by their ids.
-MAX_STUDIES, MAX_OPEN = 1000, 500
+# Studies that are remembered, and open trials that one look asks for by their ids: databases
+# bound the values of a statement.
+MAX_STUDIES, MAX_OPEN = 1000, 1000
 RANKED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -52,6 +53,9 @@ class Standing:
     open: frozenset[int] = frozenset()
 
 
+_NOTHING = Standing(counts={}, best={})
+
+
 class Standings:
     """The studies that were looked at last."""
 
@@ -64,10 +68,12 @@ class Standings:
 
         Two statements at most; two that look at the same time may both read what is new.
         """
-        known = {study.uuid: self._last_look(study) for study in studies}
+        known = dict(self._last_looks(studies))
         found: dict[str, list[sa.Row[Any]]] = {uuid: [] for uuid in known}
         for row in connection.execute(_news(studies, known)) if studies else ():
-            if row.uuid in found:  # another one may have had Optuna's id before
+            look = known.get(row.uuid)
+            # Else it is of a study that has got Optuna's id, or those of trials, from another one.
+            if look is not None and (row.trial_id > look.newest or row.trial_id in look.open):
                 found[row.uuid].append(row)
         moved = {
             study.uuid: _moved(known[study.uuid], study, found[study.uuid]) for study in studies
@@ -77,11 +83,15 @@ class Standings:
             self._remember(standings)
         return standings
 
-    def _last_look(self, study: sa.Row[Any]) -> Standing:
-        known = self._known.get(study.uuid)
-        if known is None or known.revision != study.history_revision or len(known.open) > MAX_OPEN:
-            return Standing(counts={}, best={})
-        return known
+    def _last_looks(self, studies: Sequence[sa.Row[Any]]) -> Iterator[tuple[str, Standing]]:
+        """What is known of each; nothing where too much of it would have to be asked for."""
+        n_left = MAX_OPEN
+        for study in studies:
+            look = self._known.get(study.uuid, _NOTHING)
+            if look.revision != study.history_revision or len(look.open) > n_left:
+                look = _NOTHING
+            n_left -= len(look.open)
+            yield study.uuid, look
 
     def _remember(self, standings: Mapping[str, Standing]) -> None:
         with self._lock:

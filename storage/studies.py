@@ -311,7 +311,7 @@ def insert_study(
     `columns` stand above those of a new study, `facts` go into its event.
     """
     if study_id is None:
-        study_id = _insert_optuna_study(connection, definition, new_uuid)
+        study_id = insert_optuna_study(connection, definition, new_uuid, definition.name)
     document = definition_to_json(definition)
     fields = {
         "state": StudyState.RUNNING.value,
@@ -342,10 +342,11 @@ def insert_study(
     return made
 
 
-def _insert_optuna_study(
-    connection: sa.Connection, definition: StudyDefinition, new_uuid: str
+def insert_optuna_study(
+    connection: sa.Connection, definition: StudyDefinition, new_uuid: str, name: str
 ) -> int:
-    row = {"study_name": definition.name}
+    """Writes Optuna's rows of a study under a name; answers Optuna's id."""
+    row = {"study_name": name}
     insert = t.studies.insert().values(row).returning(t.studies.c.study_id)
     study_id = connection.execute(insert).scalar_one()
     connection.execute(

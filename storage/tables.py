@@ -93,6 +93,16 @@ hpo_deleted_study = sa.Table(
     sa.Column("deleted_at", UtcDateTime, nullable=False, index=True),
 )
 
+# Studies that come in pieces; a row goes with the last one, or with what has come of it.
+hpo_arrival = sa.Table(
+    "hpo_arrival",
+    metadata,
+    sa.Column("uuid", _UUID, primary_key=True),
+    sa.Column("study_id", sa.Integer, nullable=False),
+    sa.Column("n_pieces", sa.Integer, nullable=False),
+    sa.Column("touched_at", UtcDateTime, nullable=False),
+)
+
 hpo_trial = sa.Table(
     "hpo_trial",
     metadata,

@@ -176,9 +176,9 @@ class StudyDocument(StudyHead):
 
     trials: list[TrialDocument]
 
-    def to_copies(self, definition: StudyDefinition) -> tuple[StudyCopy, list[TrialCopy]]:
-        """The study under the definition that `study` was found to be, and its trials."""
-        copy = StudyCopy(
+    def to_copy(self, definition: StudyDefinition) -> StudyCopy:
+        """The study without its trials, under the definition that `study` was found to be."""
+        return StudyCopy(
             definition=definition,
             state=self.state,
             reason=self.reason,
@@ -187,4 +187,3 @@ class StudyDocument(StudyHead):
             archived_at=self.archived_at,
             ran_seconds=self.ran_seconds,
         )
-        return copy, [trial.to_copy() for trial in self.trials]

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from api.errors import InvalidRequest
-from api.faults import Fault, fault_of
+from api.faults import Fault
 from api.schemas.base import WHOLE, Body, Bool, JsonObject, Query, Reply
 from api.schemas.points import Extend
 from api.schemas.studies import StudyReply
 from api.schemas.study_create import NewName, StudyCreate
-from api.schemas.study_document import StudyDocument
+from api.schemas.study_reading import study_text
 from hpo.errors import InvalidField
 from hpo.objective import Descriptor
 from hpo.study import StudyDefinition
 from storage.adoption import Adopted
 from storage.cloning import Cloned
 from storage.documents import definition_to_request
-from storage.importing import MAX_FAULTS, Imported
+from storage.importing import Imported
 from storage.records import StudyRecord
 from storage.transfer import StudyCopy, TrialCopy
 
@@ -183,23 +182,9 @@ class ImportReply(Reply):
         return cls.taken_from(imported, study=StudyReply.of(imported.study))
 
 
-def read_study(body: bytes, name: str | None) -> tuple[StudyCopy, list[TrialCopy]]:
-    """A study and its trials, under another name if one is given. Raises InvalidRequest."""
-    try:
-        document = StudyDocument.model_validate(_parsed(body))
-    except ValidationError as error:
-        faults = [fault_of(dict(found)) for found in error.errors(include_url=False)[:MAX_FAULTS]]
-        raise InvalidRequest(faults) from None
-    study = document.study if name is None else {**document.study, "name": name}
-    return document.to_copies(definition_from(study, "study", draw_seed=lambda: 0))
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest([Fault("body", f"is not JSON: {error}")]) from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f'{name} is not JSON; write the string "{name}"')
+def read_study(body: bytes, name: str | None) -> tuple[StudyCopy, Iterator[TrialCopy]]:
+    """A study, under another name if one is given, and its trials. Both raise InvalidRequest."""
+    found = study_text(body)
+    study = found.head.study if name is None else {**found.head.study, "name": name}
+    definition = definition_from(study, "study", draw_seed=lambda: 0)
+    return found.head.to_copy(definition), found.trials()

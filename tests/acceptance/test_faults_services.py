@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -212,3 +213,22 @@ def test_processes_that_start_together_make_one_schema(tmp_path: Path, postgres_
         trials = whole_trials(last.client, "shared", 20, n_steps=5)
         assert {len(trial["attempts"]) for trial in trials} == {1}
         assert {p.poll() for service in services for p in service.processes} == {None}
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_dashboards_process_does_not_outlive_the_api(
+    sqlite_service: Service, end: signal.Signals
+) -> None:
+    service = sqlite_service
+    page = f"{service.url}/dashboard"
+    assert httpx2.get(page, timeout=60, follow_redirects=True).status_code == 200
+    (dashboard,) = psutil.Process(service.api.pid).children()
+    (socket_path,) = {c.laddr for c in dashboard.net_connections("unix") if c.laddr}
+    assert Path(socket_path).exists()
+    service.api.send_signal(end)
+    service.api.wait()
+    await_fact(lambda: not dashboard.is_running(), what="for the end of the dashboard")
+    await_fact(lambda: not Path(socket_path).exists(), what="for its socket to go")
+    service.start_api()  # nothing keeps the lock of the SQLite file
+    service.await_ready()
+    assert httpx2.get(page, timeout=60, follow_redirects=True).status_code == 200

@@ -14,6 +14,7 @@ from typing import Any
 import optuna
 import pytest
 import sqlalchemy as sa
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._rdb import models
 from optuna.study import StudyDirection
@@ -23,8 +24,10 @@ from optuna.trial import TrialState, create_trial
 from hpo.errors import Unavailable
 from storage import schema
 from storage.engine import Database, outages
-from storage.optuna_cache import cached
+from storage.optuna_cache import cached, cached_beside
 from storage.optuna_storage import READS, OptunaStorage
+from storage.store import Store
+from tests.builders import definition
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -251,6 +254,26 @@ def test_it_knows_its_schema_and_makes_none(database: Database, tmp_path: Path) 
     OptunaStorage(empty)
     with empty.connect() as connection:
         assert sa.inspect(connection).get_table_names() == []
+
+
+def test_a_process_beside_the_service_reads_and_cannot_write(store: Store) -> None:
+    store.studies.create(definition(), given=frozenset())
+    beside = cached_beside(store.url, writes=False)
+    (study,) = beside.get_all_studies()
+    assert beside.get_all_trials(study._study_id) == []
+    for write in (
+        lambda: beside.create_new_trial(study._study_id),
+        lambda: beside.set_study_user_attr(study._study_id, "key", 1),
+        lambda: beside.delete_study(study._study_id),
+    ):
+        with pytest.raises((StorageInternalError, sa.exc.DBAPIError)):
+            write()
+    assert [found.study_name for found in beside.get_all_studies()] == ["demo"]
+    writing = cached_beside(store.url, writes=True)
+    writing.set_study_user_attr(study._study_id, "key", 1)
+    assert beside.get_study_user_attrs(study._study_id) == {"key": 1}
+    for opened in (beside, writing):
+        opened._backend.engine.dispose()
 
 
 def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:

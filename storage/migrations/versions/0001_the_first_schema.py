@@ -11,6 +11,14 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "hpo_arrival",
+        sa.Column("uuid", sa.String(length=36), nullable=False),
+        sa.Column("study_id", sa.Integer(), nullable=False),
+        sa.Column("n_pieces", sa.Integer(), nullable=False),
+        sa.Column("touched_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("uuid"),
+    )
+    op.create_table(
         "hpo_attempt",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from api.access import KNOWN_SECONDS, Guard, rule_of
+from api.access import COOKIE, KNOWN_SECONDS, Guard, rule_of
 from api.app import Access, create_app
 from api.routes import Routes, routes_of
 from hpo.access import PREFIX, Role
@@ -376,15 +376,17 @@ def test_a_worker_does_its_whole_work_with_its_token(doors: Doors) -> None:
 def test_pages_of_other_sites_change_nothing_with_a_browsers_session(
     doors: Doors, headers: dict[str, str], is_ours: bool
 ) -> None:
-    with TestClient(doors.client.app, base_url="http://testserver") as browser:
-        entered = browser.post(
-            "/login", content=f"token={doors.tokens['admin']}", follow_redirects=False
-        )
-        assert entered.status_code == 303
-        answer = browser.request("DELETE", "/v1/tokens/nobody", headers=headers)
-        assert answer.status_code == (404 if is_ours else 403)
-        if not is_ours:
-            assert read(answer)["code"] == "cross_site"
-            # A token in a header was put there on purpose.
-            own = {**headers, **bearer(doors.tokens["admin"])}
-            assert browser.delete("/v1/tokens/nobody", headers=own).status_code == 404
+    browser = doors.client
+    entered = browser.post(
+        "/login", content=f"token={doors.tokens['admin']}", follow_redirects=False
+    )
+    assert entered.status_code == 303
+    session = {"Cookie": f"{COOKIE}={entered.cookies[COOKIE]}"}
+    browser.cookies.clear()  # it is that of other tests, too
+    answer = browser.request("DELETE", "/v1/tokens/nobody", headers={**session, **headers})
+    assert answer.status_code == (404 if is_ours else 403)
+    if not is_ours:
+        assert read(answer)["code"] == "cross_site"
+        # A token in a header was put there on purpose.
+        own = {**session, **headers, **bearer(doors.tokens["admin"])}
+        assert browser.delete("/v1/tokens/nobody", headers=own).status_code == 404
