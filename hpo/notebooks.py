@@ -27,11 +27,13 @@ def study_html(study: Document) -> str:
     done = f"{n_ended(study)} of {n_trials} trials ({counts or 'none'})"
     best = study["best"]
     rows: list[tuple[str, Any]] = [
-        ("state", " ".join(filter(None, [study["state"], study["reason"] or study["blocked"]]))),
+        ("state", study["state"]),
         ("progress", done),
         ("objective", study["objective"] or "none, for ask and tell"),
         ("direction", ", ".join(study["directions"])),
     ]
+    if why := study["reason"] or study["blocked"]:
+        rows.append(("why", why))
     if best:
         rows.append(("best", f"{_short(best['value'])} (trial {best['number']})"))
     bar = f'<progress max="{int(n_trials)}" value="{n_ended(study)}"></progress>'

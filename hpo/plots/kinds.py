@@ -119,7 +119,7 @@ def _with_curves(client: Client, study: Study) -> Iterator[Trial]:
         {"state": "COMPLETE", "sort": "value", "descending": downward},
         {"state": "PRUNED", "descending": "true"},
     ):
-        found = client.trials(study["name"], curves=True, limit=MAX_CURVES, **query)  # type: ignore[arg-type]
+        found = client.trials(study["name"], curves=True, limit=MAX_CURVES, **query)
         yield from itertools.islice(found, MAX_CURVES)
 
 
