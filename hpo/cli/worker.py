@@ -16,6 +16,7 @@ from hpo.cli.options import (
     EndWithParent,
     Settings,
     Slots,
+    TensorBoard,
     Url,
     pairs,
 )
@@ -74,6 +75,7 @@ def worker(
     settings: Settings = None,
     commands: Commands = None,
     checkpoints: Checkpoints = Path("hpo-data/checkpoints"),
+    tensorboard: TensorBoard = None,
     preload: Preload = None,
     python: Python = None,
     isolation: Isolation = "forkserver",
@@ -111,6 +113,7 @@ def worker(
             python=python,
             isolation=isolation,
             checkpoints=checkpoints,
+            tensorboard=tensorboard,
             settings=pairs(settings, "--set"),
             name=name,
             grace_seconds=grace_seconds,

@@ -29,6 +29,7 @@ from hpo.worker.outbox import delays
 from hpo.worker.probe import describe_node
 from hpo.worker.signals import Ended, Signals
 from hpo.worker.sweep import Sweeper
+from hpo.worker.tensorboard import require_tensorboard
 
 # A stop waits for polls in flight, so they are short; the API looks for work once a second anyway.
 POLL_SECONDS = 2.0
@@ -274,6 +275,7 @@ def run_worker(options: WorkerOptions) -> int:
 
 
 def _serve(options: WorkerOptions, signals: Signals) -> int:
+    require_tensorboard(options.tensorboard)
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:

@@ -30,6 +30,7 @@ from hpo.worker.outcome import (
     settled_text,
     with_tail,
 )
+from hpo.worker.tensorboard import Board
 from hpo.worker.wire import Message
 
 END_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -74,6 +75,7 @@ class Attempt:
         self._slot, self._node, self._options = slot, node, node.options
         self._outbox = Outbox(self._post, self)
         self._shipment = Shipment(claim, node.client, self._note)
+        self._board = Board(claim, self._options.tensorboard)
         self._output: OutputLog | None = None
         self._resumed_from_step: int | None = None
         self._child: Child | None = None
@@ -220,6 +222,7 @@ class Attempt:
     def _take_start(self, message: Message) -> None:
         self._has_started = True
         self._resumed_from_step = message["resumed_from_step"]
+        self._board.begin(self._resumed_from_step)
         self._outbox.put("start", {"token": self.claim.token, **message})
 
     def _take_suggest(self, message: Message) -> None:
@@ -239,6 +242,7 @@ class Attempt:
         if self._outbox.is_stalled:  # no verdict will come soon: let the child train on
             self._tell_child("later", step=message["step"])
         self._watchdog.note_report()
+        self._board.report(message)
         with self._watchdog.waiting_for_service():
             self._outbox.put("report", {"token": self.claim.token, **message, **self._attrs()})
 
@@ -310,6 +314,7 @@ class Attempt:
         """Awaits the answer to the outcome, and clears up behind a trial that has ended."""
         settled = self._outbox.wait()
         assert self._outcome is not None
+        self._board.end(self._outcome.fields if self._outcome.verb == "complete" else None)
         if settled is None:
             cause = self._cut.why if self._cut else "its outcome could not be delivered"
             logger.warning("%s: dropped: %s", self.claim.label, cause)

@@ -50,7 +50,7 @@ MARKDOWN = sorted({*ROOT.glob("*.md"), *PAGES})
 REST, OBJECTIVES = text_of("docs/rest.md"), text_of("docs/objectives.md")
 OPERATING = text_of("docs/operating.md")
 # What belongs to the shell, to an engine, or to a database.
-OTHERS = {"source", "docker", "echo", "pg_dump", "pg_restore"}
+OTHERS = {"source", "docker", "echo", "pg_dump", "pg_restore", "tensorboard"}
 # Read by every client, so that no option shows it to those who list processes.
 ENVIRONMENT_ONLY = {"HPO_TOKEN"}
 
