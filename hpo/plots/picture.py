@@ -34,6 +34,8 @@ Spec = Mapping[str, Any]
 class PlotsMissing(HpoError, ImportError):
     """Pictures need vl-convert-python: pip install 'hpo-service[plots]'"""
 
+    code = "missing_extra"
+
 
 class Picture:
     """A Vega-Lite document (`spec`) that can be written as PNG, SVG or HTML."""

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 class TensorBoardMissing(HpoError):
     """--tensorboard needs TensorBoard's package: pip install 'hpo-service[tensorboard]'"""
 
+    code = "missing_extra"
+
 
 def require_tensorboard(folder: Path | None) -> None:
     """Raises TensorBoardMissing when something is to be written and nothing can write it."""
