@@ -11,12 +11,17 @@ from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
 
 Kind = Annotated[
     Literal["history", "curves", "importances", "parallel", "pareto"],
-    typer.Option(help="What it shows; pareto is for studies with several directions."),
+    typer.Option(
+        metavar="KIND", help="What it shows; pareto is for studies with several directions."
+    ),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="FILE.png, FILE.svg or FILE.html; STUDY-KIND.png when not given."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="FILE.png, FILE.svg or FILE.html; STUDY-KIND.png when not given.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]

@@ -299,7 +299,7 @@ def _token_of(options: WorkerOptions) -> Callable[[], str | None] | None:
         try:
             return read_token_file(file)
         except OSError as error:  # it may be on its way: the service refuses until it is there
-            logger.warning("no token: %s", error)
+            logger.warning("no token, so requests are refused until it is there: %s", error)
             return None
 
     return token

@@ -160,7 +160,11 @@ class Attempt:
         if child is not None and not child.ended.wait(UNKILLABLE_SECONDS):
             # It hangs within the kernel, in a driver or a file system. Its trial is over all the
             # same; the slot and its device are not free before it is.
-            logger.error("%s: process %s cannot be killed", self.claim.label, child.pid)
+            logger.error(
+                "%s: process %s cannot be killed; its slot is not free before it has ended",
+                self.claim.label,
+                child.pid,
+            )
             self._settle(failure)
 
     def _refusal(self) -> Outcome | None:
@@ -176,7 +180,9 @@ class Attempt:
         try:
             checkpoints.make_attempt_folder(self._options.checkpoints, self.claim)
         except OSError as error:
-            return failure(Reason.DEVICE_ERROR, f"no folder for checkpoints: {error}")
+            return failure(
+                Reason.DEVICE_ERROR, f"no folder for checkpoints: {error}; see --checkpoints"
+            )
         return None
 
     def _train(self) -> None:
