@@ -19,7 +19,7 @@ from tests.acceptance.conftest import Service
 Call = Callable[..., list[Any]]
 
 # These serve or measure until they are ended; tests of their own run them.
-ELSEWHERE = {"up", "demo", "api", "worker", "amp-benchmark"}
+ELSEWHERE = {"up", "demo", "api", "dashboard", "worker", "amp-benchmark"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[str]:
@@ -70,7 +70,7 @@ def test_each_command_does_what_it_says(
     _run_a_study(call)
     assert study_names(service.url, "fir", patience_seconds=30) == ["first"]
     assert study_names(service.url, "", patience_seconds=30) == ["first"]
-    _look_at_results(call)
+    _look_at_results(call, tmp_path)
     _change_trials(service, call)
     _change_a_study(call)
     _copy_studies(call, tmp_path, sqlite_url)
@@ -98,7 +98,7 @@ def _run_a_study(call: Call) -> None:
     assert {"trial_started", "trial_ended"} <= kinds
 
 
-def _look_at_results(call: Call) -> None:
+def _look_at_results(call: Call, folder: Path) -> None:
     (best,) = call("study", "best", "first")
     number = str(best["number"])
     assert call("study", "trial", "first", number)[0]["value"] == best["value"]
@@ -111,6 +111,8 @@ def _look_at_results(call: Call) -> None:
     }
     assert call("study", "history", "first")[0]["improvements"][-1]["value"] == best["value"]
     assert call("study", "pruning", "first")[0]["n_pruned"] == 0
+    (drawn,) = call("study", "plot", "first", "-o", str(folder / "first.png"))
+    assert Path(drawn["file"]).read_bytes().startswith(b"\x89PNG")
     (found,) = call("study", "replicate", "first", "--seeds", "1", "--watch")
     assert len(found["trials"]) == 1
 

@@ -6,6 +6,7 @@ import html
 import json
 import math
 import sys
+import typing
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import hpo
 from hpo.cli import app
+from hpo.cli.study_plot import Kind
 from hpo.errors import InvalidField, TooFewTrials
 from hpo.plots import KINDS, Picture
 from hpo.plots.picture import PlotsMissing
@@ -183,6 +185,9 @@ class TestCommand:
         assert "--force" in words
         code, words = self.call(client, "bowl", "--force", "--json")
         assert json.loads(words)["file"] == "bowl-history.png"
+
+    def test_it_takes_the_kinds_that_exist(self) -> None:
+        assert typing.get_args(typing.get_args(Kind)[0]) == tuple(KINDS)
 
     def test_a_file_that_is_no_picture_is_refused(self, client: hpo.Client, tmp_path: Path) -> None:
         code, words = self.call(client, "bowl", "-o", str(tmp_path / "a.pdf"))
