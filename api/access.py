@@ -57,7 +57,7 @@ class Forbidden(HpoError):
 
 
 class CrossSite(HpoError):
-    """A page of another site asked for this change, and without a token of its own."""
+    """A page of another site asked for this change by a cookie; send a token in Authorization."""
 
     code = "cross_site"
 
@@ -193,7 +193,7 @@ class Guard:
             raise Unauthorized(
                 "This session is over; log in again at /login."
                 if is_session
-                else "This token is not known here, or it was revoked.",
+                else "This token is not known here, or it was revoked; ask for another one.",
                 error="invalid_token",
             )
         self._used.add(holder.name)

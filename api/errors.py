@@ -113,7 +113,7 @@ class InvalidRequest(HpoError, ValueError):
 
 
 class ReadOnly(HpoError):
-    """The dashboard only shows; start the service with dashboard writes allowed to change this."""
+    """The dashboard only shows; use `hpo study`, or start the service with --dashboard-writes."""
 
     code = "read_only"
 
@@ -146,7 +146,9 @@ def problem_of(error: HpoError) -> Response:
 def internal(error: BaseException) -> Response:
     """A bug: its text may hold anything, so it goes to the log and nowhere else."""
     logger.error("unhandled error", exc_info=error)
-    return problem("internal", "The service failed at this request; its log says why.")
+    return problem(
+        "internal", "The service failed at this request; its log says why, beside the request_id."
+    )
 
 
 async def _on_hpo_error(_request: Request, error: Exception) -> Response:
@@ -165,7 +167,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     if code == "invalid":  # FastAPI's answer to a body that it could not read
         return problem_of(InvalidRequest([Fault("body", "is not JSON that can be read")]))
     if code == "method_not_allowed":
-        detail = f"{request.method} is not possible here."
+        detail = f"{request.method} is not possible here; the header Allow lists what is."
     else:
         detail = str(error.detail)
     response = problem(code, detail)

@@ -94,7 +94,12 @@ async def log_in(
     token = await _token_of(request)
     holder = await service.guard.holder_of(token)
     if holder is None:
-        return _form(request, next, "This token is not known here, or it was revoked.", 401)
+        return _form(
+            request,
+            next,
+            "This token is not known here, or it was revoked; ask for another one.",
+            401,
+        )
     if not includes(holder.role, Role.READER):
         fault = f"A token of the role {holder.role} cannot read pages; ask for a reader's."
         return _form(request, next, fault, 403)

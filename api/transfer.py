@@ -153,7 +153,7 @@ async def import_study(
     try:
         body = await request.body()
     except ClientDisconnect:
-        raise InvalidRequest([Fault("body", "was cut off")]) from None
+        raise InvalidRequest([Fault("body", "was cut off; send it again")]) from None
     async with service.import_slots:
         imported = await anyio.to_thread.run_sync(_import, service.store, body, query.name, key)
     service.doorbell.ring()

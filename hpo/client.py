@@ -284,9 +284,14 @@ class Client(Connection):
         return self._get(f"{_study_path(name)}/best")
 
     def trials(
-        self, name: str, *, state: str | None = None, curves: bool = False, **query: Any
+        self,
+        name: str,
+        *,
+        state: str | Sequence[str] | None = None,
+        curves: bool = False,
+        **query: Any,
     ) -> Iterator[dict[str, Any]]:
-        """All trials of a study by ascending number, page by page.
+        """All trials of a study by ascending number, page by page; of one state or several.
 
         More of the query: `excluded`, `awaiting_attempt`, `min_value`, `max_value`, `sort`
         (number, value, started, duration) and `descending`.

@@ -17,6 +17,7 @@ from hpo.bars import n_ended, study_bar
 from hpo.errors import NoCompletedTrial, NotFound
 from hpo.events import Event
 from hpo.listening import check_ended_well, wait
+from hpo.notebooks import TrialDocument, study_html
 from hpo.space import GivenSpace, given_to_json
 from hpo.study import StudyState
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
     from hpo.client import Client
+    from hpo.plots import Picture
 
 PATIENCE_SECONDS = 30.0  # as long as a service may take to start again
 LOOK_SECONDS = 1.0
@@ -64,6 +66,10 @@ class Study:
         best = f", best {seen['best']['value']:.6g}" if seen["best"] else ""
         trials = f"{n_ended(seen)}/{seen['budget']['n_trials']} trials"
         return f"<Study {self.name}: {seen['state']}, {trials} ({counts or 'none'}){best}>"
+
+    def _repr_html_(self) -> str:
+        """What was last seen, for a notebook."""
+        return study_html(self.document)
 
     @property
     def name(self) -> str:
@@ -213,6 +219,19 @@ class Study:
     def pruning(self) -> Document:
         """What pruning did and spared, and which pruned trial came nearest to the best."""
         return self._ask(self._client.pruning)
+
+    def plot(self, kind: str = "history") -> Picture:
+        """A picture, which a notebook shows: history, curves, importances, parallel, pareto.
+
+        `save("file.png")` writes it, or as .svg or .html. Needs the extra `plots`.
+        """
+        from hpo.plots import plot
+
+        return self._ask(lambda name: plot(self._client, name, kind))
+
+    def trial(self, number: int) -> TrialDocument:
+        """One trial with its curve and attempts; a notebook shows it as a table."""
+        return TrialDocument(self._ask(lambda name: self._client.trial(name, number)))
 
     def download_model(self, file: Path | str, number: int | None = None) -> Path:
         """Writes the model of the best trial, or of another one, to `file`, whole or not at all."""

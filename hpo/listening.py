@@ -87,7 +87,10 @@ def wait(
             if state in states or (not states and study["ended_at"] is not None):
                 return study
         if clock() >= give_up_at:
-            raise TimeoutError(f"study {name} is {state} after {timeout_seconds:g} s")
+            raise TimeoutError(
+                f"study {name} is {state} after {timeout_seconds:g} s; wait again, or look at it: "
+                f"hpo study show {name}"
+            )
 
 
 def check_ended_well(study: dict[str, Any]) -> None:
@@ -127,4 +130,6 @@ def await_gone(client: Client, study: dict[str, Any], *, timeout_seconds: float 
             return
         if found["uuid"] != study["uuid"]:  # somebody has taken the name
             return
-    raise TimeoutError(f"Study {study['name']!r} is still being deleted.")
+    raise TimeoutError(
+        f"Study {study['name']!r} is still being deleted; the service goes on with it."
+    )

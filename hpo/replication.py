@@ -120,7 +120,9 @@ def replicate_document(
 ) -> dict[str, Any]:
     """The study that tries the parameters of `trial` under so many other seeds."""
     if not trial["params"] and study["space"]:
-        raise HpoError(f"trial {study['name']}/{trial['number']} has no parameters yet")
+        raise HpoError(
+            f"trial {study['name']}/{trial['number']} has no parameters yet; wait until it runs"
+        )
     document = {
         **{field: study[field] for field in SAME},
         **{field: study["budget"][field] for field in SAME_LIMITS},

@@ -41,7 +41,9 @@ def cancel(connection: sa.Connection, study: sa.Row[Any], number: int) -> None:
             raise TrialFinished(message, study=study.name, number=number)
     elif state is TrialState.WAITING:
         if not _end(connection, row.trial_id, "WAITING"):
-            raise Conflict(f"Another Optuna program has just taken trial {study.name}/{number}.")
+            raise Conflict(
+                f"Another Optuna program has just taken trial {study.name}/{number}; end it there."
+            )
         connection.execute(t.hpo_trial.insert().values(_never_began(study, row, MESSAGE)))
         _announce(connection, study, number, MESSAGE)
     elif row.n_attempts is None:

@@ -135,7 +135,7 @@ def _make_room(
     """Raises Conflict when the budget has no place for so many points, or the study has ended."""
     needed = study.n_started + _n_waiting(connection, study) + n_points
     if needed > MAX_TRIALS:
-        raise Conflict(f"A study has {MAX_TRIALS} trials at most.")
+        raise Conflict(f"A study has {MAX_TRIALS} trials at most; clone it to try more.")
     if extend and needed > study.n_trials and study.state != StudyState.STOPPED:
         amend_study(connection, study, {"n_trials": needed})
     current = study_row(connection, t.hpo_study.c.uuid == study.uuid)

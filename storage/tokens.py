@@ -71,7 +71,10 @@ class Tokens:
 
         def write(connection: sa.Connection) -> TokenRecord:
             if admin_first and role is not Role.ADMIN and not _has_any(connection):
-                raise Conflict("The first token must be an admin's, or nobody could make another.")
+                raise Conflict(
+                    "The first token must be an admin's, or nobody could make another; make one of "
+                    "the role admin first."
+                )
             revoked = sa.and_(t.hpo_token.c.name == name, t.hpo_token.c.revoked_at.is_not(None))
             update = t.hpo_token.update().where(revoked).values(row)
             if connection.execute(update).rowcount == 0:

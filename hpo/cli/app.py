@@ -18,6 +18,7 @@ from hpo.cli import (
     study_create,
     study_delete,
     study_events,
+    study_plot,
     study_replicate,
     study_state,
     study_transfer,
@@ -100,6 +101,7 @@ studies.command("importances", rich_help_panel=RESULTS)(analysis.importances)
 studies.command("history", rich_help_panel=RESULTS)(analysis.history)
 studies.command("pareto", rich_help_panel=RESULTS)(analysis.pareto)
 studies.command("pruning", rich_help_panel=RESULTS)(analysis.pruning)
+studies.command("plot", rich_help_panel=RESULTS)(study_plot.plot)
 objectives.command("check")(objective.check)
 objectives.command("list")(objective.list_objectives)
 database.command("upgrade")(db.upgrade)

@@ -124,7 +124,9 @@ class LocalService:
             if self.interrupts.count:
                 raise KeyboardInterrupt
             if time.monotonic() > give_up_at:
-                raise Unavailable(f"waited {seconds:.0f} s in vain for {what}")
+                raise Unavailable(
+                    f"waited {seconds:.0f} s in vain for {what}; its lines above say why"
+                )
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:

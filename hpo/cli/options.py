@@ -96,6 +96,14 @@ Code = Annotated[
         help="Folder with your objectives, put first on sys.path of each trial.",
     ),
 ]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HPO_TENSORBOARD",
+        file_okay=False,
+        help="Folder for curves that TensorBoard shows: a run for each trial.",
+    ),
+]
 Allow = Annotated[
     list[str] | None,
     typer.Option(

@@ -148,7 +148,8 @@ def best(
         if has_front(study):
             if download:
                 raise NotFound(
-                    f"Study {name} has no single best trial whose model could be fetched"
+                    f"Study {name} has several directions, so no single best trial with a model; "
+                    f"its best trials: hpo study pareto {name}"
                 )
             front = client.pareto(name)
             return print_json(front) if as_json else print_front(study, front)

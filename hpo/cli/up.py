@@ -19,6 +19,7 @@ from hpo.cli.options import (
     EndWithParent,
     OwnSettings,
     Slots,
+    TensorBoard,
 )
 from hpo.cli.processes import Interrupts, end_with_parent
 from hpo.cli.rooms import require_rooms
@@ -49,6 +50,7 @@ def up(
     allow: Allow = None,
     settings: OwnSettings = None,
     commands: Commands = None,
+    tensorboard: TensorBoard = None,
     dashboard_writes: DashboardWrites = False,
     grace_seconds: GraceSeconds = 30.0,
     as_json: AsJson = False,
@@ -78,6 +80,7 @@ def up(
             allow=allow,
             settings=settings,
             commands=commands,
+            tensorboard=tensorboard,
         ),
         dashboard_writes=dashboard_writes,
         grace_seconds=grace_seconds,
@@ -105,6 +108,7 @@ def worker_arguments(
     allow: list[str] | None = None,
     settings: list[str] | None = None,
     commands: Path | None = None,
+    tensorboard: Path | None = None,
 ) -> list[str]:
     """The options of `up` that are the worker's, as its command line reads them."""
     single = {
@@ -112,6 +116,7 @@ def worker_arguments(
         "--devices": devices,
         "--code": code and code.resolve(),
         "--commands": commands,
+        "--tensorboard": tensorboard and tensorboard.resolve(),
     }
     repeated = {"--allow": allow or (), "--set": settings or ()}
     return [

@@ -16,6 +16,7 @@ from hpo.cli.options import (
     EndWithParent,
     OwnSettings,
     Slots,
+    TensorBoard,
     Url,
     pairs,
 )
@@ -77,6 +78,7 @@ def worker(
     settings: OwnSettings = None,
     commands: Commands = None,
     checkpoints: Checkpoints = Path("hpo-data/checkpoints"),
+    tensorboard: TensorBoard = None,
     preload: Preload = None,
     python: Python = None,
     isolation: Isolation = "forkserver",
@@ -114,6 +116,7 @@ def worker(
             python=python,
             isolation=isolation,
             checkpoints=checkpoints,
+            tensorboard=tensorboard,
             settings=pairs(settings, "--set"),
             name=name,
             grace_seconds=grace_seconds,

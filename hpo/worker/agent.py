@@ -30,6 +30,7 @@ from hpo.worker.outbox import delays
 from hpo.worker.probe import describe_node
 from hpo.worker.signals import Ended, Signals
 from hpo.worker.sweep import Sweeper
+from hpo.worker.tensorboard import require_tensorboard
 
 # A stop waits for polls in flight, so they are short; the API looks for work once a second anyway.
 POLL_SECONDS = 2.0
@@ -275,6 +276,7 @@ def run_worker(options: WorkerOptions) -> int:
 
 
 def _serve(options: WorkerOptions, signals: Signals) -> int:
+    require_tensorboard(options.tensorboard)
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
@@ -297,7 +299,7 @@ def _token_of(options: WorkerOptions) -> Callable[[], str | None] | None:
         try:
             return read_token_file(file)
         except OSError as error:  # it may be on its way: the service refuses until it is there
-            logger.warning("no token: %s", error)
+            logger.warning("no token, so requests are refused until it is there: %s", error)
             return None
 
     return token

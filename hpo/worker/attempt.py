@@ -30,6 +30,7 @@ from hpo.worker.outcome import (
     settled_text,
     with_tail,
 )
+from hpo.worker.tensorboard import Board
 from hpo.worker.wire import Message
 
 END_SECONDS = 2.0  # from SIGTERM to SIGKILL
@@ -74,6 +75,7 @@ class Attempt:
         self._slot, self._node, self._options = slot, node, node.options
         self._outbox = Outbox(self._post, self)
         self._shipment = Shipment(claim, node.client, self._note)
+        self._board = Board(claim, self._options.tensorboard)
         self._output: OutputLog | None = None
         self._resumed_from_step: int | None = None
         self._child: Child | None = None
@@ -158,7 +160,11 @@ class Attempt:
         if child is not None and not child.ended.wait(UNKILLABLE_SECONDS):
             # It hangs within the kernel, in a driver or a file system. Its trial is over all the
             # same; the slot and its device are not free before it is.
-            logger.error("%s: process %s cannot be killed", self.claim.label, child.pid)
+            logger.error(
+                "%s: process %s cannot be killed; its slot is not free before it has ended",
+                self.claim.label,
+                child.pid,
+            )
             self._settle(failure)
 
     def _refusal(self) -> Outcome | None:
@@ -174,7 +180,9 @@ class Attempt:
         try:
             checkpoints.make_attempt_folder(self._options.checkpoints, self.claim)
         except OSError as error:
-            return failure(Reason.DEVICE_ERROR, f"no folder for checkpoints: {error}")
+            return failure(
+                Reason.DEVICE_ERROR, f"no folder for checkpoints: {error}; see --checkpoints"
+            )
         return None
 
     def _train(self) -> None:
@@ -220,6 +228,7 @@ class Attempt:
     def _take_start(self, message: Message) -> None:
         self._has_started = True
         self._resumed_from_step = message["resumed_from_step"]
+        self._board.begin(self._resumed_from_step)
         self._outbox.put("start", {"token": self.claim.token, **message})
 
     def _take_suggest(self, message: Message) -> None:
@@ -239,6 +248,7 @@ class Attempt:
         if self._outbox.is_stalled:  # no verdict will come soon: let the child train on
             self._tell_child("later", step=message["step"])
         self._watchdog.note_report()
+        self._board.report(message)
         with self._watchdog.waiting_for_service():
             self._outbox.put("report", {"token": self.claim.token, **message, **self._attrs()})
 
@@ -310,6 +320,7 @@ class Attempt:
         """Awaits the answer to the outcome, and clears up behind a trial that has ended."""
         settled = self._outbox.wait()
         assert self._outcome is not None
+        self._board.end(self._outcome.fields if self._outcome.verb == "complete" else None)
         if settled is None:
             cause = self._cut.why if self._cut else "its outcome could not be delivered"
             logger.warning("%s: dropped: %s", self.claim.label, cause)

@@ -20,7 +20,7 @@ class WorkerOptions:
     `devices` is "auto", "cpu" or a list such as "0,1"; `slots_per_device` counts the trials that
     share a GPU, `slots` caps the total. `allow` holds fnmatch patterns for module names, `settings`
     node-local values in YAML that override those of a study, `commands` the file of programs that
-    `objectives.command:run` may run.
+    `objectives.command:run` may run; `tensorboard` is the folder for curves.
     """
 
     url: str
@@ -35,6 +35,7 @@ class WorkerOptions:
     python: str | None = None
     isolation: Isolation = "forkserver"
     checkpoints: Path = Path("checkpoints")
+    tensorboard: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     grace_seconds: float = 30.0

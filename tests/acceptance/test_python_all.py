@@ -133,6 +133,8 @@ def _read_results(client: hpo.Client, study: hpo.Study, folder: Path) -> None:
     assert sum(share["importance"] for share in shares) == pytest.approx(1)
     assert study.history(by="time")["improvements"][-1]["number"] == best["number"]
     assert [trial["number"] for trial in study.pareto()["trials"]] == [best["number"]]
+    assert study.plot("history").png().startswith(b"\x89PNG")
+    assert study.trial(best["number"])["value"] == best["value"]
     assert (study.pruning()["n_complete"], study.pruning()["n_pruned"]) == (6, 0)
     told = list(study.events(after="0", until="now", kinds=("trial_ended",)))
     assert [event.number for event in told] == list(range(6))

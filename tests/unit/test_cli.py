@@ -62,6 +62,7 @@ def test_every_command_of_the_design_is_there() -> None:
         "study log",
         "study pareto",
         "study pause",
+        "study plot",
         "study pruning",
         "study replicate",
         "study requeue",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 import pkgutil
 import re
 import shlex
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import optuna
 import pytest
 import typer.main
 from fastapi.testclient import TestClient
@@ -55,7 +57,7 @@ MARKDOWN = sorted({*ROOT.glob("*.md"), *PAGES})
 REST, OBJECTIVES = text_of("docs/rest.md"), text_of("docs/objectives.md")
 OPERATING = text_of("docs/operating.md")
 # What belongs to the shell, to an engine, or to a database.
-OTHERS = {"source", "docker", "echo", "pg_dump", "pg_restore"}
+OTHERS = {"source", "docker", "echo", "pg_dump", "pg_restore", "tensorboard"}
 # Read by every client, so that no option shows it to those who list processes.
 ENVIRONMENT_ONLY = {"HPO_TOKEN"}
 
@@ -499,3 +501,8 @@ def commands(group: Any = None, words: str = "") -> Iterator[str]:
 
 def test_the_readme_shows_the_objective_of_the_tutorial() -> None:
     assert block_of_file("my_project/my_spirals.py") == block_of_file("my_spirals.py")
+
+
+def test_what_the_guide_says_of_optuna_is_there() -> None:
+    for path in re.findall(r"`optuna\.([\w.]+)", text_of("docs/optuna.md")):
+        assert operator.attrgetter(path)(optuna), path
