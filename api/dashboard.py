@@ -89,7 +89,7 @@ def _with_accept_encoding(scope: Scope) -> Scope:
 
 
 def _is_dashboards(path: str) -> bool:
-    return path in ("", "/") or f"{path}/".startswith(PATHS)
+    return f"{path}/".startswith(PATHS)
 
 
 def no_route(dashboard: Dashboard) -> ASGIApp:

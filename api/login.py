@@ -23,7 +23,7 @@ from hpo.access import Role, includes
 router = APIRouter(include_in_schema=False)
 
 SESSION_SECONDS = 12 * 3600
-AFTER_LOGIN = "/dashboard"
+AFTER_LOGIN = "/"
 MAX_FORM_BYTES = 4096
 # A path here: no scheme, no other host, nothing that a browser would read as either.
 OUR_PATH = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*")
@@ -68,7 +68,8 @@ FORM = """\
 """
 LOGGED_IN = """\
 <p>You are logged in as {name}, with the role {role}.</p>
-<p><a href="{root}/dashboard">Dashboard</a> · <a href="{root}/docs">API</a></p>
+<p><a href="{root}/">Console</a> · <a href="{root}/dashboard">Dashboard</a> ·
+ <a href="{root}/docs">API</a></p>
 <form method="post" action="{root}/logout"><button type="submit">Log out</button></form>
 """
 

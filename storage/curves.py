@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from storage import tables as t
+
+T = TypeVar("T")
 
 _VALUES = {
     t.StepType.NAN: math.nan,
@@ -37,3 +39,11 @@ def steps_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, d
     for trial_id, number, value, kind in rows:
         found[trial_id][number] = _VALUES.get(kind, value)
     return found
+
+
+def thinned(found: Sequence[T], limit: int) -> list[T]:
+    """All of it, or so many spread evenly over it, with both ends."""
+    if len(found) <= limit:
+        return list(found)
+    last = len(found) - 1
+    return [found[round(index * last / (limit - 1))] for index in range(limit)]

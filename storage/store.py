@@ -36,6 +36,7 @@ from storage.lifecycle import Lifecycle
 from storage.logs import Logs
 from storage.models import Models
 from storage.optuna_storage import cached
+from storage.overview import Overview
 from storage.reaper import Reaper
 from storage.records import (
     Asked,
@@ -188,6 +189,7 @@ class Store:
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
+        self.overview = Overview(self._database)
         self.cloning = Cloning(self._database)
         self.adoption = Adoption(self._database, self.studies)
         self.transfer = Transfer(self._database, self.trials)

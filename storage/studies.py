@@ -109,6 +109,17 @@ class Studies:
                 "send it with another Idempotency-Key to create it anew."
             ) from None
 
+    def check(
+        self, definition: StudyDefinition, *, given: frozenset[str]
+    ) -> tuple[StudyDefinition, bool]:
+        """What `create` would make, and whether the same is there already; writes nothing.
+
+        Raises StudyExists where `create` would.
+        """
+        definition = within_grid(definition)
+        found = self._database.read(lambda c: _existing(c, definition, given))
+        return definition, found is not None
+
     def get(self, name: str) -> StudyRecord:
         """Raises NotFound."""
         return self._database.read(lambda c: self.read(c, name))
@@ -151,6 +162,11 @@ class Studies:
                 counts=counts,
             )
         return self._database.read(lambda c: best_of_study(c, study, best))
+
+    def optuna_id(self, name: str) -> int:
+        """The number by which Optuna, and with it its dashboard, knows a study. Raises NotFound."""
+        row, _ = self._database.read(lambda c: row_and_definition(c, name))
+        return int(row.study_id)
 
     def _records(
         self, condition: sa.ColumnElement[bool], *, limit: int
@@ -224,16 +240,24 @@ def within_grid(definition: StudyDefinition) -> StudyDefinition:
 def _create(
     connection: sa.Connection, definition: StudyDefinition, given: frozenset[str], new_uuid: str
 ) -> bool:
-    existing = same_study(connection, definition, given)
+    existing = _existing(connection, definition, given)
     if existing is not None:
         return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
-    if foreign_study_id(connection, definition.name) is not None:
+    insert_study(connection, definition, new_uuid)
+    return True
+
+
+def _existing(
+    connection: sa.Connection, definition: StudyDefinition, given: frozenset[str]
+) -> sa.Row[Any] | None:
+    """As `same_study`; raises StudyExists for a study of plain Optuna, too."""
+    existing = same_study(connection, definition, given)
+    if existing is None and foreign_study_id(connection, definition.name) is not None:
         raise StudyExists(
             f"The database holds a study {definition.name!r} that another Optuna program made; "
             "choose another name, or adopt it: hpo study adopt."
         )
-    insert_study(connection, definition, new_uuid)
-    return True
+    return existing
 
 
 def same_study(

@@ -23,6 +23,7 @@ from hpo.worker.attempt import END_SECONDS, Attempt, Node
 from hpo.worker.children import ChildNotStarted, Children
 from hpo.worker.claim import Claim
 from hpo.worker.devices import Slot, find_slots, threads_per_child
+from hpo.worker.figures import device_figures
 from hpo.worker.host import shared_memory_bytes, shared_memory_warning
 from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import delays
@@ -167,14 +168,15 @@ class Agent:
     def _beat_once(self) -> None:
         with self._lock:
             tokens = list(self._held)
+        figures = device_figures([slot.device for slot in self._slots])
         try:
-            answer = self._client.heartbeat(self._id, tokens)
+            answer = self._client.heartbeat(self._id, tokens, figures)
         except ApiError as error:
             if error.code != "not_found":
                 raise
             logger.warning("the API does not know this worker any more; registering again")
             self._register_once()
-            answer = self._client.heartbeat(self._id, tokens)
+            answer = self._client.heartbeat(self._id, tokens, figures)
         for token in answer["lost"]:
             with self._lock:
                 attempt = self._held.get(token)

@@ -1,0 +1,84 @@
+// Hooks: what a view asks for, how it stays live, and who looks at it.
+
+import { createContext, useCallback, useContext, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { Stream } from "./stream.js";
+
+/** @type {{role: string, name: string|null, can: (needed: string) => boolean}} */
+export const Session = createContext(null);
+/** What every view may tell the frame around it: notices, and whether it is live. */
+export const Frame = createContext(null);
+
+export function useSession() {
+  return useContext(Session);
+}
+
+export function useFrame() {
+  return useContext(Frame);
+}
+
+/** What `load` answers; the old stays while it is asked again, and an error stands beside it. */
+export function useLoaded(load, deps) {
+  const [state, setState] = useState({ data: undefined, error: null });
+  const turns = useRef(0);
+  const { report } = useFrame();
+  const reload = useCallback(async () => {
+    const turn = ++turns.current;
+    try {
+      const data = await load();
+      if (turn === turns.current) setState({ data, error: null });
+    } catch (error) {
+      if (turn !== turns.current) return;
+      report(error);
+      setState((old) => ({ data: old.data, error }));
+    }
+  }, deps);
+  useEffect(() => {
+    setState({ data: undefined, error: null });
+    reload();
+    return () => (turns.current += 1);
+  }, [reload]);
+  return { ...state, reload };
+}
+
+/** Opens the page's stream for as long as the view stands; `onEvents` gets them in batches. */
+export function useStream(path, kinds, onEvents, onOpen) {
+  const { setLive } = useFrame();
+  const latest = useRef({});
+  latest.current = { onEvents, onOpen };
+  useEffect(() => {
+    let wasOpen = false;
+    const stream = new Stream(path, {
+      kinds,
+      onEvents: (events) => latest.current.onEvents(events),
+      onState: (state) => {
+        setLive(state);
+        if (state === "live" && wasOpen) latest.current.onOpen?.();
+        wasOpen ||= state === "live";
+      },
+    });
+    return () => {
+      stream.close();
+      setLive("");
+    };
+  }, [path]);
+}
+
+/** Calls `work` every so often, and not while nobody looks at the page. */
+export function useEvery(ms, work, deps = []) {
+  const latest = useRef(work);
+  latest.current = work;
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || latest.current(), ms);
+    return () => clearInterval(timer);
+  }, [ms, ...deps]);
+}
+
+/** A value that follows another one after it has rested for a moment. */
+export function useRested(value, ms = 300) {
+  const [rested, setRested] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setRested(value), ms);
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return rested;
+}
