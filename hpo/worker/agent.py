@@ -57,6 +57,7 @@ class Agent:
     ) -> None:
         self._node, self._client, self._slots = node, client, slots
         self._options = node.options
+        self._devices = [slot.device for slot in slots]
         self._objectives, self._clock = objectives, clock
         self._id = str(uuid.uuid4())
         self._heartbeat_seconds = 10.0
@@ -134,7 +135,7 @@ class Agent:
             "version": __version__,
             "protocol": PROTOCOL_VERSION,
             "slots": len(self._slots),
-            "devices": [slot.device for slot in self._slots],
+            "devices": self._devices,
             "allow": list(options.allow),
             "objectives": list(self._objectives),
         }
@@ -147,6 +148,7 @@ class Agent:
         self._heartbeat_seconds = float(times["heartbeat_seconds"])
 
     def _beat(self) -> None:
+        device_figures(self._devices)  # the first look at a CPU has nothing to compare with
         away_since: float | None = None
         while not self._stopped.wait(self._heartbeat_seconds if away_since is None else 1.0):
             try:
@@ -168,7 +170,7 @@ class Agent:
     def _beat_once(self) -> None:
         with self._lock:
             tokens = list(self._held)
-        figures = device_figures([slot.device for slot in self._slots])
+        figures = device_figures(self._devices)
         try:
             answer = self._client.heartbeat(self._id, tokens, figures)
         except ApiError as error:

@@ -4,6 +4,9 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/pr
 import { number } from "./format.js";
 import { colours, onTheme } from "./theme.js";
 
+/** Distances of ticks where there is nothing between whole numbers. */
+export const WHOLE_STEPS = [1, 2, 5].flatMap((_, place, steps) => [0, 1, 2, 3, 4, 5].map((power) => steps[place] * 10 ** power)).sort((a, b) => a - b);
+
 export function useColours() {
   const [found, setFound] = useState(colours());
   useEffect(() => onTheme(() => setFound(colours())), []);

@@ -1,16 +1,16 @@
 // Curves of trials while they run, with the line that the pruner compares them with.
 
 import { html, useMemo, useState } from "../vendor/preact-htm.js";
-import { Chart, LogSwitch, canBeLog, valueScale } from "./chart.js";
+import { Chart, LogSwitch, WHOLE_STEPS, canBeLog, valueScale } from "./chart.js";
 import { REASONS, TRIAL_WORDS, count, number, pruneSentence } from "./format.js";
 import { Card, Empty } from "./parts.js";
 import { toTrial } from "./place.js";
 
 const LISTED = 5;
 
-/** Columns for the chart: all steps, the threshold, then one column for each curve. */
+/** Columns for the chart: all steps, one column for each curve, and the threshold above them. */
 export function alignedCurves(curves, thresholds) {
-  const lines = [...(thresholds ? [thresholds] : [{ steps: [], values: [] }]), ...curves];
+  const lines = [...curves, thresholds ?? { steps: [], values: [] }];
   const steps = [...new Set(lines.flatMap((line) => line.steps))].sort((a, b) => a - b);
   const places = new Map(steps.map((step, index) => [step, index]));
   const columns = lines.map(({ steps: own, values }) => {
@@ -26,13 +26,17 @@ export function alignedCurves(curves, thresholds) {
 /** From the back to the front: what matters more is drawn later. */
 const ORDER = { FAIL: 0, PRUNED: 1, COMPLETE: 2, WAITING: 3, RUNNING: 3 };
 
+function lookOf(curve, found) {
+  if (curve.is_best) return [found.good, 2.5];
+  if (curve.state === "RUNNING") return [found.accent, 2];
+  if (curve.state === "FAIL") return [found.bad, 1, [2, 3]];
+  return curve.state === "PRUNED" ? [found.ghost, 1, [4, 3]] : [found.ghost, 1];
+}
+
 function styleOf(curve, found) {
-  const plain = { spanGaps: true, points: { show: curve.steps.length === 1, size: 5 } };
-  if (curve.is_best) return { ...plain, stroke: found.good, width: 2.5 };
-  if (curve.state === "RUNNING") return { ...plain, stroke: found.accent, width: 2 };
-  if (curve.state === "PRUNED") return { ...plain, stroke: found.ghost, width: 1, dash: [4, 3] };
-  if (curve.state === "FAIL") return { ...plain, stroke: found.bad, width: 1, dash: [2, 3] };
-  return { ...plain, stroke: found.faint, width: 1 };
+  const [colour, width, dash] = lookOf(curve, found);
+  const points = { show: curve.steps.length === 1, size: 5, width: 0, fill: colour };
+  return { spanGaps: true, stroke: colour, width, dash, points };
 }
 
 export function Curves({ study, curves, version }) {
@@ -47,21 +51,21 @@ export function Curves({ study, curves, version }) {
   const metric = study.metric ?? "value";
   const options = (found) => ({
     scales: { x: { time: false }, y: valueScale(values, study.direction, isLog) },
-    axes: [{ label: "step" }, { label: metric }],
+    axes: [{ label: "step", incrs: WHOLE_STEPS }, { label: metric }],
     series: [
       {},
-      { stroke: found.text, width: 2, dash: [8, 4], spanGaps: true, points: { show: false } },
       ...shown.map((curve) => styleOf(curve, found)),
+      { stroke: found.text, width: 2, dash: [8, 4], spanGaps: true, points: { show: false } },
     ],
   });
   const shape = `${isLog}/${shown.map((curve) => `${curve.number}${curve.state[0]}${curve.is_best ? "b" : ""}${curve.steps.length === 1 ? 1 : ""}`).join()}/${data[0].length > 1}`;
-  const nearCurve = near === null || near < 2 ? null : shown[near - 2];
+  const nearCurve = near === null ? undefined : shown[near - 1];
   return html`<${Card} id="curves" title="Curves" end=${canBeLog(values) && html`<${LogSwitch} isLog=${isLog} onChange=${setLog} />`}>
     ${shown.length === 0
       ? html`<${Empty} title="No curve yet"><span>A trial draws one when it reports its value step by step.</span><//>`
       : html`<figure>
           <${Chart} shape=${shape} options=${options} data=${data} label=${summaryOf(shown, curves.thresholds, metric)}
-            onPoint=${setNear} onPick=${(series) => series >= 2 && (location.hash = toTrial(study.name, shown[series - 2].number))} />
+            onPoint=${setNear} onPick=${(series) => shown[series - 1] && (location.hash = toTrial(study.name, shown[series - 1].number))} />
           <figcaption>${nearCurve ? nearText(nearCurve) : lineText(curves.thresholds)}</figcaption>
           <${Legend} shown=${shown} thresholds=${curves.thresholds} />
         </figure>`}
@@ -74,7 +78,7 @@ function Legend({ shown, thresholds }) {
   return html`<div class="legend" aria-hidden="true">
     ${has("RUNNING") && html`<span class="k-accent"><i>running</i></span>`}
     ${shown.some((curve) => curve.is_best) && html`<span class="k-good"><i>best</i></span>`}
-    ${has("COMPLETE") && html`<span><i>complete</i></span>`}
+    ${has("COMPLETE") && html`<span class="k-ghost"><i>complete</i></span>`}
     ${has("PRUNED") && html`<span class="dash k-ghost"><i>pruned</i></span>`}
     ${has("FAIL") && html`<span class="dash k-bad"><i>failed</i></span>`}
     ${thresholds?.values.length > 0 && html`<span class="dash k-text"><i>${thresholds.pruner} that the pruner compares with</i></span>`}

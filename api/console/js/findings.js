@@ -18,7 +18,7 @@ export function Importances({ study, columns }) {
     [study.name, batch, study.state],
   );
   return html`<${Card} id="importances" title="Importances">
-    <${Fault} error=${error} />
+    ${error?.code === "too_few_trials" ? html`<p class="muted">${error.message}</p>` : html`<${Fault} error=${error} />`}
     ${batch < 0 && html`<p class="muted">How much each parameter matters is known from ${count(ENOUGH, "complete trial")} on.</p>`}
     ${data && html`<div class="bars" role="list" aria-label="Importance of each parameter">
       ${data.importances.map(

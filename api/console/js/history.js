@@ -1,7 +1,7 @@
 // The course of a study: the value of each trial by its number, and the best so far as a line.
 
 import { html, useMemo, useState } from "../vendor/preact-htm.js";
-import { Chart, LogSwitch, canBeLog, valueScale } from "./chart.js";
+import { Chart, LogSwitch, WHOLE_STEPS, canBeLog, valueScale } from "./chart.js";
 import { TRIAL_WORDS, count, isBetter, number, toNumber } from "./format.js";
 import { Card } from "./parts.js";
 import { toTrial } from "./place.js";
@@ -35,7 +35,7 @@ export function History({ study, columns }) {
   const metric = study.metric ?? "value";
   const options = (found) => ({
     scales: { x: { time: false }, y: valueScale(values, direction, isLog) },
-    axes: [{ label: "trial" }, { label: metric }],
+    axes: [{ label: "trial", incrs: WHOLE_STEPS }, { label: metric }],
     series: [
       {},
       { ...dots(found.ghost, 4), label: "pruned" },

@@ -2,7 +2,6 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact-htm.js";
 import { get, newKey, send, studyPath } from "./api.js";
-import { count } from "./format.js";
 import { ChoiceField, Faults, Field, TextField } from "./fields.js";
 import { useFrame, useLoaded, useRested, useSession } from "./loading.js";
 import { Card, Fault, Loading, Title } from "./parts.js";
@@ -63,7 +62,8 @@ function Form({ offers, first }) {
   const { tell } = useFrame();
   const text = useMemo(() => JSON.stringify(documentOf(draft)), [draft]);
   const check = useCheck(text);
-  const faults = useMemo(() => faultsByField(shownErrors(check.errors, draft, touched), fieldsOf(draft)), [check, draft, touched]);
+  const errors = useMemo(() => shownErrors(check.errors, draft, touched), [check, draft, touched]);
+  const faults = useMemo(() => faultsByField(errors, fieldsOf(draft)), [errors, draft]);
   const change = (changes) => setDraft((old) => ({ ...old, ...changes }));
   const pick = (objective) => {
     const offer = offers.find((found) => found.objective === objective);
@@ -95,14 +95,15 @@ function Form({ offers, first }) {
     <${Fault} error=${failure ?? check.failure} />
     <div class="head">
       <button class="main" disabled=${isBusy}>Launch</button>
-      <p role="status" aria-live="polite" class=${check.errors.length ? "warn-text" : "muted"}>${verdictOf(check)}</p>
+      <p role="status" aria-live="polite" class=${errors.length ? "warn-text" : "muted"}>${verdictOf(check, errors)}</p>
     </div>
     <${Preview} text=${text} />
   </form><//>`;
 }
 
-/** An empty name is no fault before one has tried to launch. */
+/** Nothing is at fault before one has begun, and no empty name before one has tried to launch. */
 function shownErrors(errors, draft, touched) {
+  if (!touched && !draft.objective && !draft.name) return [];
   return touched ? errors : errors.filter(({ field }) => field !== "name" || draft.name);
 }
 
@@ -110,9 +111,10 @@ function focusFirst(form) {
   form.querySelector("[aria-invalid=true]")?.focus();
 }
 
-function verdictOf(check) {
+function verdictOf(check, errors) {
   if (check.failure) return "";
-  if (check.errors.length) return `${count(check.errors.length, "field")} ${check.errors.length === 1 ? "is" : "are"} not as the service takes ${check.errors.length === 1 ? "it" : "them"} yet.`;
+  if (errors.length === 1) return "One field is not as the service takes it yet.";
+  if (errors.length) return `${errors.length} fields are not as the service takes them yet.`;
   if (check.exists) return "The same study is there already; launching finds it again.";
   return check.study ? "The service takes it as it is." : "";
 }

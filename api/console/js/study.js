@@ -5,7 +5,7 @@ import { studyPath } from "./api.js";
 import { StudyActions } from "./actions.js";
 import { Curves } from "./curves.js";
 import { Importances, Pruning } from "./findings.js";
-import { ago, between, count, number, value, when, whole } from "./format.js";
+import { between, count, number, value, when, whole } from "./format.js";
 import { History } from "./history.js";
 import { useEvery, useFrame, useStream } from "./loading.js";
 import { Parallel } from "./parallel.js";
@@ -113,8 +113,7 @@ function Overview({ study }) {
     ["Complete", whole(study.counts.COMPLETE)],
     ["Pruned", whole(study.counts.PRUNED)],
     ["Failed", study.counts.FAIL ? html`<span class="bad-text">${whole(study.counts.FAIL)}</span>` : "0"],
-    ["Begun", html`<span title=${when(study.created_at)}>${ago(study.created_at)}</span>`],
-    ["Took", study.ended_at ? between(study.created_at, study.ended_at) : "still open"],
+    [study.ended_at ? "Took" : "Open for", html`<span title=${`Created ${when(study.created_at)}`}>${between(study.created_at, study.ended_at)}</span>`],
   ];
   return html`<section class="card" aria-label="How it stands">
     <${Facts} facts=${facts} large=${2} />

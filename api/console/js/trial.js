@@ -3,7 +3,7 @@
 import { html, useMemo, useState } from "../vendor/preact-htm.js";
 import { get, studyPath } from "./api.js";
 import { TrialActions } from "./actions.js";
-import { Chart } from "./chart.js";
+import { Chart, WHOLE_STEPS } from "./chart.js";
 import { REASONS, between, bytes, number, pruneSentence, toNumber, value, when } from "./format.js";
 import { useEvery, useLoaded, useStream } from "./loading.js";
 import { Log } from "./log.js";
@@ -94,7 +94,7 @@ function Curve({ trial, study, name }) {
   const text = last ? `${metric} at step ${last.step}: ${number(chosen ? last.metrics[chosen] : last.value)}` : "It has reported nothing yet.";
   const options = (found) => ({
     scales: { x: { time: false } },
-    axes: [{ label: "step" }, { label: metric }],
+    axes: [{ label: "step", incrs: WHOLE_STEPS }, { label: metric }],
     series: [{}, { stroke: found.faint, width: 1.5, dash: [8, 4], spanGaps: true, points: { show: false } }, { stroke: found.accent, width: 2, spanGaps: true, points: { show: trial.curve.length < 40, size: 5, fill: found.accent } }],
   });
   const pick = names.length > 0 && html`<label class="check">Shows <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>

@@ -22,7 +22,14 @@ from tests.api_kit import Node, await_ready, read, serving
 
 ROLES = [role.value for role in Role]
 DASHBOARD = ["/dashboard", "/dashboard/studies/1", "/api/studies", "/api/meta", "/csv/1"]
-PAGES = ["/", "/console/js/main.js", "/console/dashboard/x", "/docs", "/openapi.json", "/docs-files/swagger-ui.css"]
+PAGES = [
+    "/",
+    "/console/js/main.js",
+    "/console/dashboard/x",
+    "/docs",
+    "/openapi.json",
+    "/docs-files/swagger-ui.css",
+]
 OPEN = {"/healthz", "/readyz"}
 
 

@@ -33,7 +33,10 @@ ROUTES = {
     "GET /v1/studies/{study}",
     "GET /v1/events",
     "GET /v1/studies/{study}/best",
-    *(f"GET /v1/studies/{{study}}/{w}" for w in ["importances", "history", "pareto", "pruning", "columns", "curves"]),
+    *(
+        f"GET /v1/studies/{{study}}/{w}"
+        for w in ["importances", "history", "pareto", "pruning", "columns", "curves"]
+    ),
     "POST /v1/studies/{study}/trials",
     *(f"POST {TRIAL}/{verb}" for verb in ["cancel", "requeue", "exclude", "include"]),
     "GET /v1/studies/{study}/events",
