@@ -28,7 +28,7 @@ MAX_FORM_BYTES = 4096
 # A path here: no scheme, no other host, nothing that a browser would read as either.
 OUR_PATH = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*")
 POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
 )
 

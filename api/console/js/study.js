@@ -7,7 +7,7 @@ import { Curves } from "./curves.js";
 import { Importances, Pruning } from "./findings.js";
 import { between, count, number, value, when, whole } from "./format.js";
 import { History } from "./history.js";
-import { useEvery, useFrame, useStream } from "./loading.js";
+import { useEvery, useFrame, useSession, useStream } from "./loading.js";
 import { Parallel } from "./parallel.js";
 import { Pareto } from "./pareto.js";
 import { Card, Empty, Facts, Fault, Loading, Pairs, Progress, State, Title } from "./parts.js";
@@ -134,6 +134,7 @@ function rangeOf(parameter) {
 }
 
 function Definition({ study }) {
+  const session = useSession();
   const facts = [
     ["Objective", study.objective ?? "none: programs ask and tell"],
     ["Direction", study.directions.join(", ")],
@@ -151,7 +152,7 @@ function Definition({ study }) {
     name,
     html`${rangeOf(parameter)}${parameter.when ? html` <span class="muted">when ${value(parameter.when)}</span>` : ""}`,
   ]);
-  return html`<${Card} id="definition" title="Definition" end=${html`<a href=${`${toLaunch}?from=${encodeURIComponent(study.name)}`}>New study like this one</a>`}>
+  return html`<${Card} id="definition" title="Definition" end=${session.can("operator") && html`<a href=${`${toLaunch}?from=${encodeURIComponent(study.name)}`}>New study like this one</a>`}>
     ${study.notes && html`<p style=${{ marginBottom: ".7rem", whiteSpace: "pre-wrap" }}>${study.notes}</p>`}
     <${Facts} facts=${facts} />
     <div class="grid" style=${{ marginTop: ".9rem" }}>
