@@ -6,8 +6,6 @@ import { REASONS, TRIAL_WORDS, count, number, pruneSentence } from "./format.js"
 import { Card, Empty } from "./parts.js";
 import { toTrial } from "./place.js";
 
-const LISTED = 5;
-
 /** Columns for the chart: all steps, one column for each curve, and the threshold above them. */
 export function alignedCurves(curves, thresholds) {
   const lines = [...curves, thresholds ?? { steps: [], values: [] }];
@@ -69,7 +67,6 @@ export function Curves({ study, curves, version }) {
           <figcaption>${nearCurve ? nearText(nearCurve) : lineText(curves.thresholds)}</figcaption>
           <${Legend} shown=${shown} thresholds=${curves.thresholds} />
         </figure>`}
-    <${LastPruned} study=${study} shown=${shown} />
   <//>`;
 }
 
@@ -108,13 +105,4 @@ export function endText(curve) {
 function nearText(curve) {
   const last = curve.values.length - 1;
   return `Trial ${curve.number}, ${endText(curve)}; ${number(curve.values[last])} at step ${curve.steps[last]}`;
-}
-
-function LastPruned({ study, shown }) {
-  const last = shown.filter((curve) => curve.state === "PRUNED").sort((a, b) => b.number - a.number).slice(0, LISTED);
-  if (!last.length) return null;
-  return html`<div class="small" style=${{ marginTop: ".6rem" }}>
-    <h3>Last pruned</h3>
-    <ul>${last.map((curve) => html`<li key=${curve.number}><a href=${toTrial(study.name, curve.number)}>Trial ${curve.number}</a> <span class="muted">${endText(curve)}</span></li>`)}</ul>
-  </div>`;
 }

@@ -12,7 +12,7 @@ export function number(value, digits = 5) {
   if (!Number.isFinite(found)) return found > 0 ? "∞" : "−∞";
   if (Number.isInteger(found) && Math.abs(found) < 1e9) return whole(found);
   const size = Math.abs(found);
-  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return found.toExponential(digits - 2).replace("-", "−");
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return found.toExponential(digits - 2).replace(/\.?0*e/, "e").replaceAll("-", "−");
   return String(Number(found.toPrecision(digits))).replace("-", "−");
 }
 
@@ -61,6 +61,10 @@ export function ago(time) {
 
 export function when(time) {
   return time ? new Date(time).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" }) : "–";
+}
+
+export function moment(time) {
+  return time ? new Date(time).toLocaleString(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" }) : "–";
 }
 
 export function clock(time) {

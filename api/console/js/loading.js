@@ -16,7 +16,7 @@ export function useFrame() {
   return useContext(Frame);
 }
 
-/** What `load` answers; the old stays while it is asked again, and an error stands beside it. */
+/** What `load` answers; the old stays until the new is there, and an error stands beside it. */
 export function useLoaded(load, deps) {
   const [state, setState] = useState({ data: undefined, error: null });
   const turns = useRef(0);
@@ -33,7 +33,6 @@ export function useLoaded(load, deps) {
     }
   }, deps);
   useEffect(() => {
-    setState({ data: undefined, error: null });
     reload();
     return () => (turns.current += 1);
   }, [reload]);
@@ -71,6 +70,18 @@ export function useEvery(ms, work, deps = []) {
     const timer = setInterval(() => document.hidden || latest.current(), ms);
     return () => clearInterval(timer);
   }, [ms, ...deps]);
+}
+
+/** Whether an element has come into view, or is about to; what lies below asks for nothing yet. */
+export function useSeen() {
+  const place = useRef();
+  const [isSeen, setSeen] = useState(false);
+  useEffect(() => {
+    const watch = new IntersectionObserver(([entry]) => entry.isIntersecting && setSeen(true), { rootMargin: "200px" });
+    watch.observe(place.current);
+    return () => watch.disconnect();
+  }, []);
+  return [place, isSeen];
 }
 
 /** A value that follows another one after it has rested for a moment. */

@@ -103,7 +103,7 @@ function Bar({ view, live, session }) {
       ${session.can("operator") && link(toLaunch, ["launch"], "New study")}
     </nav>
     <div class="end">
-      <span class="live ${tone}" role="status">${word}</span>
+      <span class=${word && `live ${tone}`} role="status">${word}</span>
       <a class="plain muted small" href="dashboard">Optuna dashboard</a>
       <a class="plain muted small" href="docs">API</a>
       <${ThemeSwitch} />

@@ -126,14 +126,29 @@ function drawAxis(context, axis, x, found, place, n_axes, width) {
   context.moveTo(x, TOP);
   context.lineTo(x, HEIGHT - BOTTOM);
   context.stroke();
-  context.textAlign = place === 0 ? "left" : place === n_axes - 1 ? "right" : "center";
+  const align = place === 0 ? "left" : place === n_axes - 1 ? "right" : "center";
+  context.textAlign = align;
   const at = place === 0 ? 2 : place === n_axes - 1 ? width - 2 : x;
   const room = (width - 2 * SIDE) / Math.max(1, n_axes - 1) - 6;
   context.fillStyle = found.muted;
   context.font = "11px system-ui, sans-serif";
   context.fillText(axis.high, at, TOP - 8, room);
   context.fillText(axis.low, at, HEIGHT - BOTTOM + 13, room);
+  if (axis.labels?.length > 2 && axis.labels.length < 7) drawLabels(context, axis, x, found);
   context.fillStyle = found.text;
+  context.textAlign = align;
   context.font = "600 12px system-ui, sans-serif";
   context.fillText(axis.name, at, HEIGHT - 6, room);
+}
+
+/** The choices between the lowest and the highest, beside the axis. */
+function drawLabels(context, axis, x, found) {
+  context.textAlign = "left";
+  context.lineWidth = 3;
+  context.strokeStyle = found.surface;
+  axis.labels.slice(1, -1).forEach((label, index) => {
+    const y = HEIGHT - BOTTOM - ((index + 1) / (axis.labels.length - 1)) * (HEIGHT - TOP - BOTTOM) + 4;
+    context.strokeText(label, x + 6, y, 90);
+    context.fillText(label, x + 6, y, 90);
+  });
 }

@@ -72,7 +72,7 @@ function Pair({ study, pair, onChange }) {
 
 function Front({ study, trials }) {
   if (!trials.length) return null;
-  return html`<${Scroll} label="Trials on the front"><table>
+  return html`<${Scroll} label="Trials on the front" kind="tall"><table>
     <thead><tr><th scope="col">Trial</th>${study.directions.map((direction, index) => html`<th key=${index} scope="col" class="num">${nameOf(study, index)} (${direction})</th>`)}</tr></thead>
     <tbody>${trials.slice(0, LISTED).map(
       (trial) => html`<tr key=${trial.number}><td><a href=${toTrial(study.name, trial.number)}>${trial.number}</a></td>

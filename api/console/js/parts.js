@@ -8,8 +8,8 @@ export function State({ state, word }) {
   return html`<span class="state ${TONES[state] ?? "calm"}">${word ?? TRIAL_WORDS[state] ?? state}</span>`;
 }
 
-export function Card({ title, end, children, id, ...others }) {
-  return html`<section class="card" aria-labelledby=${id} ...${others}>
+export function Card({ title, end, children, id, place }) {
+  return html`<section class="card" aria-labelledby=${id} ref=${place}>
     <header><h2 id=${id}>${title}</h2>${end && html`<div class="end">${end}</div>`}</header>
     ${children}
   </section>`;
@@ -71,8 +71,8 @@ export function Sparkline({ values, low, high, label, width = 120, height = 26, 
 }
 
 /** A region that scrolls sideways on a narrow page, also by keys. */
-export function Scroll({ label, children }) {
-  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">${children}</div>`;
+export function Scroll({ label, children, kind = "" }) {
+  return html`<div class="scroll ${kind}" role="region" aria-label=${label} tabindex="0">${children}</div>`;
 }
 
 /** The title of a view: it names the page, and gets the focus when one comes to it. */

@@ -69,7 +69,7 @@ function Filters({ wish, change }) {
 }
 
 function Rows({ studies, onTag }) {
-  return html`<${Scroll} label="Table of studies"><table>
+  return html`<${Scroll} label="Table of studies"><table class="stack">
     <thead><tr>
       <th scope="col">Study</th><th scope="col">State</th><th scope="col">Progress</th><th scope="col" class="num">Best</th>
       <th scope="col">Course</th><th scope="col" class="num">Failed</th><th scope="col">Created</th>

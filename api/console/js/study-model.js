@@ -24,9 +24,11 @@ export class StudyModel {
 
   async load() {
     await this.guarded(async () => {
+      const asked = this.loadColumns(null);
+      asked.catch(() => {}); // it is waited for below, unless there is no such study
       this.study = await get(studyPath(this.name));
       this.changed();
-      await this.loadColumns(null);
+      await asked;
       await this.loadCurves();
     });
   }

@@ -42,7 +42,7 @@ export function StudyView({ study: name }) {
   const spoken = useSpoken(study);
   if (!study) return html`<${Title} text=${name} />${error ? html`<${Fault} error=${error} />` : html`<${Loading} />`}`;
   const several = study.directions.length > 1;
-  const isEmpty = columns && columns.numbers.length === 0;
+  const isEmpty = Object.values(study.counts).every((n) => n === 0);
   return html`
     <${Head} study=${study} onDone=${() => model.refreshSoon()} />
     <p class="hidden" role="status" aria-live="polite">${spoken}</p>
@@ -57,15 +57,15 @@ export function StudyView({ study: name }) {
     ${!several && html`<${Parallel} study=${study} columns=${columns} />`}
     <div class="grid">
       ${!several && html`<${Importances} study=${study} columns=${columns} />`}
-      ${!several && html`<${Pruning} study=${study} />`}
+      ${!several && html`<${Pruning} study=${study} curves=${curves} />`}
     </div>`}
-    ${columns && !isEmpty && html`<${TrialTable} study=${study} version=${tableVersion(study, columns)} />`}
+    ${!isEmpty && html`<${TrialTable} study=${study} version=${tableVersion(study, columns)} />`}
     <${Definition} study=${study} />`;
 }
 
 /** The table is asked for anew when trials have come or changed, and not with each report. */
 function tableVersion(study, columns) {
-  return `${study.n_started}/${JSON.stringify(study.counts)}/${columns.left_out.length}/${study.state}`;
+  return `${study.n_started}/${JSON.stringify(study.counts)}/${study.awaiting_attempt}/${columns?.left_out.length ?? 0}/${study.state}`;
 }
 
 /** A change of the state, for those who hear the page. */
@@ -157,7 +157,7 @@ function Definition({ study }) {
     <${Facts} facts=${facts} />
     <div class="grid" style=${{ marginTop: ".9rem" }}>
       ${space.length > 0 && html`<div><h3>Space</h3><${Pairs} label="Space" pairs=${space} /></div>`}
-      ${Object.keys(study.settings).length > 0 && html`<div><h3>Settings</h3><${Pairs} label="Settings" pairs=${Object.entries(study.settings).map(([name, found]) => [name, value(found)])} /></div>`}
+      ${Object.keys(study.settings).length > 0 && html`<div><h3>Settings</h3><${Facts} facts=${Object.entries(study.settings).map(([name, found]) => [name, value(found)])} /></div>`}
     </div>
   <//>`;
 }

@@ -1,6 +1,6 @@
 // The trials of a study, a page at a time, in the order and with the filter that one chooses.
 
-import { html, useEffect, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact-htm.js";
 import { get, studyPath } from "./api.js";
 import { REASONS, TRIAL_WORDS, between, number, value } from "./format.js";
 import { useLoaded, useRested } from "./loading.js";
@@ -38,8 +38,10 @@ export function TrialTable({ study, version }) {
 function useLoadedKept(name, query, pulse) {
   const key = JSON.stringify(query);
   const found = useLoaded(() => get(studyPath(name, "trials"), query), [name, key]);
+  const isFirst = useRef(true);
   useEffect(() => {
-    if (pulse) found.reload();
+    if (pulse && !isFirst.current) found.reload();
+    isFirst.current = false;
   }, [pulse]);
   return found;
 }

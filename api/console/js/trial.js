@@ -4,7 +4,7 @@ import { html, useMemo, useState } from "../vendor/preact-htm.js";
 import { get, studyPath } from "./api.js";
 import { TrialActions } from "./actions.js";
 import { Chart, WHOLE_STEPS } from "./chart.js";
-import { REASONS, between, bytes, number, pruneSentence, toNumber, value, when } from "./format.js";
+import { REASONS, between, bytes, moment, number, pruneSentence, toNumber, value, when } from "./format.js";
 import { useEvery, useLoaded, useStream } from "./loading.js";
 import { Log } from "./log.js";
 import { Attempts } from "./attempts.js";
@@ -57,12 +57,12 @@ function factsOf(trial, study) {
   const several = (study?.directions.length ?? 1) > 1;
   return [
     [study?.metric ?? "Value", several ? trial.values.map((found) => number(found)).join(", ") || "–" : number(trial.value ?? trial.last_value)],
-    ["Last step", trial.last_step === null ? "–" : study?.max_steps ? `${trial.last_step} of 0 to ${study.max_steps - 1}` : trial.last_step],
+    ["Steps", trial.last_step === null ? "–" : `${trial.last_step + 1}${study?.max_steps ? ` of ${study.max_steps}` : ""}`],
     ["Took", between(trial.started_at, trial.ended_at)],
     ["Attempt", trial.attempt || "–"],
     ["Worker", trial.worker ?? "–"],
     ["Device", trial.device ?? "–"],
-    ["Started", when(trial.started_at)],
+    ["Started", html`<span title=${when(trial.started_at)}>${moment(trial.started_at)}</span>`],
   ];
 }
 
