@@ -17,13 +17,12 @@ from hpo.search.percentiles import Thresholds, thresholds
 from hpo.study import Direction, StudyDefinition
 from hpo.trial import TrialState
 from storage import tables as t
-from storage.best import best_trials
 from storage.curves import steps_of, thinned
 from storage.engine import Database
 from storage.exclusions import excluded_ids, is_result
 from storage.params import distribution
 from storage.step_history import StepHistory
-from storage.studies import row_and_definition
+from storage.studies import Studies, row_and_definition
 from storage.trial_order import value_of
 
 ENDED = ("COMPLETE", "PRUNED", "FAIL")
@@ -73,8 +72,8 @@ class Curves:
 class Overview:
     """Every method raises NotFound."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, studies: Studies) -> None:
+        self._database, self._studies = database, studies
         # Its own, beside the one of the reports: a page must never hold up a verdict.
         self._history = StepHistory()
 
@@ -110,8 +109,7 @@ class Overview:
         def read(connection: sa.Connection) -> Curves:
             study, definition = row_and_definition(connection, name)
             hidden = excluded_ids(connection, study)
-            best = best_trials(connection, [study]).get(study.study_id)
-            best_number = None if best is None else best.number
+            best_number = self._studies.best_number(connection, study)
             rows = [
                 row
                 for row in _curve_rows(connection, study, best_number, limit)

@@ -189,7 +189,7 @@ class Store:
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
-        self.overview = Overview(self._database)
+        self.overview = Overview(self._database, self.studies)
         self.cloning = Cloning(self._database)
         self.adoption = Adoption(self._database, self.studies)
         self.transfer = Transfer(self._database, self.trials)
@@ -221,8 +221,13 @@ class Store:
         """Calls `note` with the kind and the seconds of each statement from now on."""
         watch(self._database.engine, note)
 
-    def dashboard_storage(self) -> BaseStorage:
-        """An Optuna storage on the same database, for optuna-dashboard."""
+    @property
+    def url(self) -> str:
+        """The URL of the database with its password: for processes of our own."""
+        return self._database.url.render_as_string(hide_password=False)
+
+    def optuna_storage(self) -> BaseStorage:
+        """The Optuna storage by which samplers and pruners see this database."""
         return self._optuna
 
     def close(self) -> None:

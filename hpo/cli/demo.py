@@ -38,7 +38,11 @@ class WeakResult(HpoError):
 
 
 def demo(keep: Keep = False, data: Data = Path("hpo-data"), slots: Slots = 2) -> None:
-    """Train a digit classifier 20 times with what `hpo up` starts, and show the best parameters."""
+    """Train a digit classifier 20 times with what `hpo up` starts, and show the best parameters.
+
+    Examples:
+      hpo demo --keep
+    """
     require_rooms("storage", "api")
     interrupts = Interrupts()
     interrupts.listen()
@@ -53,6 +57,7 @@ def demo(keep: Keep = False, data: Data = Path("hpo-data"), slots: Slots = 2) ->
         with local_service(options, interrupts) as service:
             announce(service)
             _judge(_launch_and_watch(service), folder)
+            typer.echo(f"Console: {options.url}/")
             typer.echo(f"Dashboard: {options.url}/dashboard")
             if keep:
                 typer.echo("The service stays up until Ctrl-C.")

@@ -131,6 +131,12 @@ class OwnPostgres:
         self.start()
         uri = self._server.get_uri().replace("postgresql://", "postgresql+psycopg://")
         self.url = sa.make_url(uri).render_as_string(hide_password=False)
+        self.log: Path = self._server.log
+
+    @property
+    def pid(self) -> int:
+        """The process that all others of the server belong to."""
+        return int((Path(self._server.pgdata) / "postmaster.pid").read_text().split()[0])
 
     def start(self) -> None:
         """Starts the server, which recovers from whatever its end was."""

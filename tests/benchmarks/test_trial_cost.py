@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from hpo.cli.local import choose_port, is_ready
-from hpo.client import Client
 from hpo.processes import start_part
 from hpo.version import PROTOCOL_VERSION, __version__
+from hpo.worker.calls import WorkerClient
 
 N_TRIALS, N_REPORTS = 100, 10
 START_SECONDS = 60
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+def client(tmp_path: Path) -> Iterator[WorkerClient]:
     """A real `hpo api` on a SQLite file."""
     port = choose_port(None)
     api = start_part("api", ["api", "--db", f"sqlite:///{tmp_path}/hpo.db", "--port", str(port)])
     give_up_at = time.monotonic() + START_SECONDS
-    with Client(f"http://127.0.0.1:{port}") as found:
+    with WorkerClient(f"http://127.0.0.1:{port}") as found:
         while not is_ready(found):
             assert not api.has_ended
             assert time.monotonic() < give_up_at
@@ -34,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_cost_of_a_trial(client: Client, sampler: str) -> None:
+def test_cost_of_a_trial(client: WorkerClient, sampler: str) -> None:
     worker_id = str(uuid.uuid4())
     client.register(
         {
@@ -67,7 +67,7 @@ def test_cost_of_a_trial(client: Client, sampler: str) -> None:
     print(f"\n{sampler}: {1000 * seconds / N_TRIALS:.1f} ms a trial of {N_REPORTS} reports")  # noqa: T201 - what a benchmark is for
 
 
-def serve_one(client: Client, worker_id: str, key: str) -> None:
+def serve_one(client: WorkerClient, worker_id: str, key: str) -> None:
     """Takes a trial, reports as it is told to, and ends it."""
     claim = client.claim(
         {"worker_id": worker_id, "claim_key": key, "device": "cpu", "wait_seconds": 5}

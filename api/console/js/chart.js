@@ -118,10 +118,8 @@ export function sturdyRange(values, direction) {
 }
 
 /** Options of the y scale; a logarithmic one needs values above 0. */
-export function valueScale(values, direction, isLog) {
-  if (isLog) return { distr: 3 };
-  const range = sturdyRange(values, direction);
-  return { range: () => range };
+export function valueScale(direction, isLog) {
+  return isLog ? { distr: 3 } : { range: (plot) => sturdyRange(plot.data.slice(1).flat(), direction) };
 }
 
 export function canBeLog(values) {

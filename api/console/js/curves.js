@@ -48,7 +48,7 @@ export function Curves({ study, curves, version }) {
   const values = useMemo(() => data.slice(1).flat(), [data]);
   const metric = study.metric ?? "value";
   const options = (found) => ({
-    scales: { x: { time: false }, y: valueScale(values, study.direction, isLog) },
+    scales: { x: { time: false }, y: valueScale(study.direction, isLog) },
     axes: [{ label: "step", incrs: WHOLE_STEPS }, { label: metric }],
     series: [
       {},
@@ -56,7 +56,7 @@ export function Curves({ study, curves, version }) {
       { stroke: found.text, width: 2, dash: [8, 4], spanGaps: true, points: { show: false } },
     ],
   });
-  const shape = `${isLog}/${shown.map((curve) => `${curve.number}${curve.state[0]}${curve.is_best ? "b" : ""}${curve.steps.length === 1 ? 1 : ""}`).join()}/${data[0].length > 1}`;
+  const shape = `${isLog}/${shown.map((curve) => `${curve.number}${curve.state[0]}${curve.is_best ? "b" : ""}${curve.steps.length === 1 ? 1 : ""}`).join()}`;
   const nearCurve = near === null ? undefined : shown[near - 1];
   return html`<${Card} id="curves" title="Curves" end=${canBeLog(values) && html`<${LogSwitch} isLog=${isLog} onChange=${setLog} />`}>
     ${shown.length === 0

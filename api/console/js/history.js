@@ -34,7 +34,7 @@ export function History({ study, columns }) {
   const values = useMemo(() => [...course.complete, ...course.pruned].filter((value) => value !== null), [course]);
   const metric = study.metric ?? "value";
   const options = (found) => ({
-    scales: { x: { time: false }, y: valueScale(values, direction, isLog) },
+    scales: { x: { time: false }, y: valueScale(direction, isLog) },
     axes: [{ label: "trial", incrs: WHOLE_STEPS }, { label: metric }],
     series: [
       {},
@@ -43,13 +43,12 @@ export function History({ study, columns }) {
       { label: "best so far", stroke: found.good, width: 2, spanGaps: true, points: { show: false }, paths: globalThis.uPlot.paths.stepped({ align: 1 }) },
     ],
   });
-  const range = values.length ? `${values.length > 3 ? Math.round(Math.log2(values.length)) : values.length}` : "0";
   const best = course.best[course.best.length - 1];
   const summary = best === null || best === undefined ? "No trial has completed yet." : `Best so far: ${number(best)} after ${count(course.numbers.length, "trial")} with a value.`;
   const pick = (_, index) => index !== null && course.numbers[index] !== undefined && (location.hash = toTrial(study.name, course.numbers[index]));
   return html`<${Card} id="history" title="History" end=${canBeLog(values) && html`<${LogSwitch} isLog=${isLog} onChange=${setLog} />`}>
     <figure>
-      ${values.length > 0 && html`<${Chart} shape=${`${isLog}/${range}/${extent(values)}`} options=${options} data=${data}
+      ${values.length > 0 && html`<${Chart} shape=${isLog} options=${options} data=${data}
         label=${`${metric} by trial. ${summary}`} onPoint=${(_, index) => setNear(index)} onPick=${pick} />`}
       <figcaption>${near !== null && course.numbers[near] !== undefined ? nearText(course, near) : summary}</figcaption>
       <div class="legend" aria-hidden="true">
@@ -57,11 +56,6 @@ export function History({ study, columns }) {
       </div>
     </figure>
   <//>`;
-}
-
-/** Changes when the scale has to be made anew. */
-function extent(values) {
-  return `${Math.min(...values.slice(-500))}~${Math.max(...values.slice(-500))}`;
 }
 
 function dots(colour, size) {

@@ -1,6 +1,7 @@
 // Hooks: what a view asks for, how it stays live, and who looks at it.
 
 import { createContext, useCallback, useContext, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { get } from "./api.js";
 import { Stream } from "./stream.js";
 
 /** @type {{role: string, name: string|null, can: (needed: string) => boolean}} */
@@ -41,7 +42,7 @@ export function useLoaded(load, deps) {
 
 /** Opens the page's stream for as long as the view stands; `onEvents` gets them in batches. */
 export function useStream(path, kinds, onEvents, onOpen) {
-  const { setLive } = useFrame();
+  const { setLive, report } = useFrame();
   const latest = useRef({});
   latest.current = { onEvents, onOpen };
   useEffect(() => {
@@ -49,6 +50,8 @@ export function useStream(path, kinds, onEvents, onOpen) {
     const stream = new Stream(path, {
       kinds,
       onEvents: (events) => latest.current.onEvents(events),
+      // The browser does not say why; a session that is over shows itself here.
+      onRefused: () => get("v1/session").catch(report),
       onState: (state) => {
         setLive(state);
         if (state === "live" && wasOpen) latest.current.onOpen?.();

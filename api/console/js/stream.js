@@ -11,17 +11,18 @@ export const TRIAL_KINDS = [
   ...["trial_enqueued", "trial_excluded", "trial_included", "trial_started", "trial_ended"],
   ...["attempt_started", "attempt_resumed", "attempt_ended"],
 ];
-const RETRY_MS = 3000;
+const RETRY_MS = 2000;
+const LONGEST_RETRY_MS = 30_000;
 const BATCH_MS = 120;
 
 export class Stream {
   /**
    * @param {string} path
-   * @param {{kinds: string[], onEvents: (events: object[]) => void, onState: (state: string) => void}} wishes
-   *   onState hears "live" when the stream is open, "waiting" when it is not, "refused" without a right to it.
+   * @param {{kinds: string[], onEvents: (events: object[]) => void, onState: (state: string) => void, onRefused: () => void}} wishes
+   *   onState hears "live" when the stream is open and "waiting" when it is not.
    */
   constructor(path, wishes) {
-    Object.assign(this, { path, ...wishes, waiting: [], lastId: null, timer: 0, retry: 0 });
+    Object.assign(this, { path, ...wishes, waiting: [], lastId: null, timer: 0, retry: 0, pause: RETRY_MS });
     this.open();
   }
 
@@ -29,7 +30,10 @@ export class Stream {
     const query = { kinds: this.kinds, after: this.lastId };
     const source = new EventSource(withQuery(this.path, query));
     this.source = source;
-    source.onopen = () => this.onState("live");
+    source.onopen = () => {
+      this.pause = RETRY_MS;
+      this.onState("live");
+    };
     source.onerror = () => this.broken(source);
     for (const kind of [...this.kinds, "reset"]) source.addEventListener(kind, (event) => this.take(event));
   }
@@ -37,7 +41,9 @@ export class Stream {
   broken(source) {
     this.onState("waiting");
     if (source.readyState !== EventSource.CLOSED || source !== this.source) return; // it tries again by itself
-    this.retry = setTimeout(() => this.open(), RETRY_MS);
+    this.onRefused();
+    this.retry = setTimeout(() => this.open(), this.pause);
+    this.pause = Math.min(2 * this.pause, LONGEST_RETRY_MS);
   }
 
   take(event) {
@@ -61,10 +67,11 @@ export class Stream {
 }
 
 /**
- * A function that calls another at most once in `ms`, and never while the call before still runs.
+ * A function that calls another at most once in so many ms, and never while the call before runs.
  * What is asked for meanwhile happens once, afterwards.
+ * @param {() => number} pause in ms
  */
-export function coalesced(work, ms) {
+export function coalesced(work, pause) {
   let running = false;
   let again = false;
   const start = async () => {
@@ -80,7 +87,7 @@ export function coalesced(work, ms) {
       setTimeout(() => {
         running = false;
         if (again) start();
-      }, ms);
+      }, pause());
     }
   };
   return start;

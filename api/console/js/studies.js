@@ -23,7 +23,7 @@ export function StudiesView({ query }) {
     () => get("v1/studies", { ...asked, limit: PAGE, after }),
     [JSON.stringify(asked), after],
   );
-  const soon = useMemo(() => coalesced(() => reload(), 1000), [reload]);
+  const soon = useMemo(() => coalesced(() => reload(), () => 1000), [reload]);
   useStream("v1/events", [...STUDY_KINDS, "trial_started", "trial_ended"], soon, soon);
   useEvery(30_000, soon, [soon]);
   const change = (changes) => setWish((old) => ({ ...old, ...changes }));

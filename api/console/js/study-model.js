@@ -8,6 +8,8 @@ import { toNumber } from "./format.js";
 import { coalesced } from "./stream.js";
 
 const REFRESH_MS = 1000;
+const LONG_REFRESH_MS = 10_000; // where an old trial is still open, and much is asked for with it
+const MUCH = 2000;
 const CURVES_MS = 2500;
 const COLUMNS = 10_000;
 const MAX_COLUMNS = 50_000;
@@ -18,8 +20,8 @@ export class StudyModel {
     Object.assign(this, { name, onChange, onError, study: null, columns: null, curves: null, error: null });
     this.version = 0;
     this.isClosed = false;
-    this.refreshSoon = coalesced(() => this.guarded(() => this.refresh()), REFRESH_MS);
-    this.curvesSoon = coalesced(() => this.guarded(() => this.loadCurves()), CURVES_MS);
+    this.refreshSoon = coalesced(() => this.guarded(() => this.refresh()), () => this.pause());
+    this.curvesSoon = coalesced(() => this.guarded(() => this.loadCurves()), () => CURVES_MS);
   }
 
   async load() {
@@ -61,6 +63,11 @@ export class StudyModel {
     const place = states.findIndex((state) => OPEN.has(state));
     const last = place < 0 ? numbers[numbers.length - 1] : numbers[place] - 1;
     return last === undefined || last < 0 ? null : last;
+  }
+
+  pause() {
+    const numbers = this.columns?.numbers ?? [];
+    return (numbers[numbers.length - 1] ?? 0) - (this.firstOpen() ?? 0) > MUCH ? LONG_REFRESH_MS : REFRESH_MS;
   }
 
   async loadColumns(after) {

@@ -16,7 +16,7 @@ import { wordOf } from "./trial-table.js";
 export function TrialView({ study: name, number: trialNumber }) {
   const { data: trial, error, reload } = useLoaded(() => get(studyPath(name, "trials", trialNumber)), [name, trialNumber]);
   const { data: study, reload: reloadStudy } = useLoaded(() => get(studyPath(name)), [name]);
-  const soon = useMemo(() => coalesced(() => Promise.all([reload(), reloadStudy()]), 700), [reload, reloadStudy]);
+  const soon = useMemo(() => coalesced(() => Promise.all([reload(), reloadStudy()]), () => 700), [reload, reloadStudy]);
   useStream(studyPath(name, "events"), [...TRIAL_KINDS, "report", "study_state"], (events) => {
     if (events.some((event) => event.number === trialNumber || event.number === null)) soon();
   }, soon);

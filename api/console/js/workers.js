@@ -34,7 +34,7 @@ export function WorkersView() {
 let known = null;
 
 function useSoon(reload) {
-  if (known?.reload !== reload) known = { reload, soon: coalesced(reload, 800) };
+  if (known?.reload !== reload) known = { reload, soon: coalesced(reload, () => 800) };
   return known.soon;
 }
 

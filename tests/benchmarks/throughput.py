@@ -1,0 +1,217 @@
+"""Trials a second that do nothing: eight clients of the service beside eight of its peers.
+
+    python -m tests.benchmarks.throughput --kind postgresql --stored 1000 --peers stock
+
+Every contender works on a copy of the same database and keeps its processes from turn to turn. A
+round is one turn of each, in random order, so that what slows the machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.acceptance.conftest import free_port
+from tests.benchmarks import stock
+from tests.benchmarks.databases import KINDS, Databases, databases
+from tests.benchmarks.figures import Figure, Report, ratio
+from tests.benchmarks.protocol import ProtocolWorker
+from tests.benchmarks.service import service_on
+
+PART = "trials/s"
+N_CLIENTS = 8
+N_ROUNDS = 5
+TURN_SECONDS = 5.0
+READY_SECONDS = 300.0
+
+# Trials a second of all clients together, for a turn of so many seconds.
+Turn = Callable[[float], float]
+
+
+@contextlib.contextmanager
+def hpo(url: str) -> Iterator[Turn]:
+    """Protocol clients of a real service, in this process: they need a tenth of a core."""
+    with service_on(url) as service, asyncio.Runner() as runner:
+        workers = [ProtocolWorker(service.port, name=f"bench:{i}") for i in range(N_CLIENTS)]
+
+        async def register() -> None:
+            await asyncio.gather(*(worker.register() for worker in workers))
+
+        async def turn(seconds: float) -> float:
+            return sum(await asyncio.gather(*(_serve_for(worker, seconds) for worker in workers)))
+
+        runner.run(register())
+        yield lambda seconds: runner.run(turn(seconds))
+        for worker in workers:
+            worker.close()
+
+
+async def _serve_for(worker: ProtocolWorker, seconds: float) -> float:
+    begin = time.perf_counter()
+    n_trials = 0
+    while time.perf_counter() - begin < seconds:
+        assert await worker.serve_one()
+        n_trials += 1
+    return n_trials / (time.perf_counter() - begin)
+
+
+@contextlib.contextmanager
+def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Iterator[Turn]:
+    """Processes of stock Optuna on the database, or behind the gRPC proxy on this port."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for seed in range(N_CLIENTS):
+        ours, theirs = context.Pipe()
+        arguments = (url, sampler, proxy_port, seed, theirs)
+        process = context.Process(target=stock.serve_turns, args=arguments, daemon=True)
+        process.start()
+        pipes.append(ours)
+        processes.append(process)
+
+    def turn(seconds: float) -> float:
+        for pipe in pipes:
+            pipe.send(seconds)
+        turns = [pipe.recv() for pipe in pipes]
+        return sum(n_trials / took for n_trials, took in turns)
+
+    try:
+        for pipe in pipes:
+            assert pipe.poll(READY_SECONDS), "a process of Optuna did not get ready"
+            pipe.recv()
+        yield turn
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+@contextlib.contextmanager
+def grpc_proxy(url: str, sampler: str) -> Iterator[Turn]:
+    """Processes of stock Optuna behind one process of its gRPC proxy."""
+    context = multiprocessing.get_context("spawn")
+    port = free_port()
+    proxy = context.Process(target=stock.serve_proxy, args=(url, port), daemon=True)
+    proxy.start()
+    try:
+        with stock_optuna(url, sampler, port) as turn:
+            yield turn
+    finally:
+        proxy.terminate()
+        proxy.join()
+
+
+PEERS: dict[str, Callable[[str, str], contextlib.AbstractContextManager[Turn]]] = {
+    "stock": stock_optuna,
+    "grpc": grpc_proxy,
+}
+NAMES = {"stock": "stock Optuna", "grpc": "Optuna's gRPC proxy"}
+
+
+def rates(
+    places: Databases,
+    n_stored: int,
+    sampler: str,
+    peers: Sequence[str],
+    *,
+    n_rounds: int,
+    turn_seconds: float,
+) -> dict[str, list[float]]:
+    """Trials a second of each contender in each round, after a short turn to warm up."""
+    with contextlib.ExitStack() as stack:
+        turns = {
+            "hpo": stack.enter_context(hpo(stack.enter_context(places.stored(n_stored, sampler))))
+        }
+        for peer in peers:
+            url = stack.enter_context(places.stored(n_stored, sampler))
+            turns[peer] = stack.enter_context(PEERS[peer](url, sampler))
+        found: dict[str, list[float]] = {name: [] for name in turns}
+        for turn in turns.values():
+            turn(turn_seconds / 5)
+        order = random.Random(1)
+        for _ in range(n_rounds):
+            for name in order.sample(list(turns), k=len(turns)):
+                found[name].append(turns[name](turn_seconds))
+        return found
+
+
+def bound_of(kind: str, n_stored: int, peer: str) -> float | None:
+    """How many times as fast as stock Optuna the service has to be."""
+    if peer != "stock":
+        return None
+    if n_stored >= 10_000:
+        return 5.0
+    return 3.0 if kind == "PostgreSQL" else 4.0
+
+
+def measure(
+    report: Report,
+    *,
+    kinds: Sequence[str] = KINDS,
+    stored: Sequence[int] = (1_000, 10_000),
+    samplers: Sequence[str] = ("random", "tpe"),
+    peers: Sequence[str] = tuple(PEERS),
+    n_rounds: int = N_ROUNDS,
+    turn_seconds: float = TURN_SECONDS,
+) -> None:
+    """Adds the rates of all contenders, and how many times as fast the service is."""
+    for kind in kinds:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            databases(kind, Path(folder)) as places,
+        ):
+            for n_stored in stored:
+                for sampler in samplers:
+                    found = rates(
+                        places,
+                        n_stored,
+                        sampler,
+                        peers,
+                        n_rounds=n_rounds,
+                        turn_seconds=turn_seconds,
+                    )
+                    _add(report, places.kind, n_stored, sampler, found)
+
+
+def _add(
+    report: Report, kind: str, n_stored: int, sampler: str, found: dict[str, list[float]]
+) -> None:
+    what = f"{kind}, {n_stored:,} stored, {sampler}"
+    for name, values in found.items():
+        label = f"{NAMES.get(name, name)}, {what}"
+        report.add(Figure(part=PART, name=label, values=values, unit="trials/s"))
+    for peer in found.keys() - {"hpo"}:
+        # The bounds are those of the random sampler: what TPE thinks costs both the same.
+        bound = bound_of(kind, n_stored, peer) if sampler == "random" else None
+        label = f"hpo / {NAMES[peer]}, {what}"
+        report.add(ratio(PART, label, found["hpo"], found[peer], at_least=bound))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kind", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--stored", type=int, nargs="+", default=[1_000])
+    parser.add_argument("--sampler", nargs="+", default=["random"], choices=["random", "tpe"])
+    parser.add_argument("--peers", nargs="*", default=["stock"], choices=list(PEERS))
+    parser.add_argument("--rounds", type=int, default=N_ROUNDS)
+    parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="for each turn")
+    options = parser.parse_args()
+    measure(
+        Report(),
+        kinds=options.kind,
+        stored=options.stored,
+        samplers=options.sampler,
+        peers=options.peers,
+        n_rounds=options.rounds,
+        turn_seconds=options.seconds,
+    )
+
+
+if __name__ == "__main__":
+    main()
