@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 OBJECTIVES = Path(__file__).parents[1] / "integration" / "objectives_for_tests"
-N_SHOWN = 30
+N_SHOWN = 16
 SECONDS = 60_000  # for a fact on a busy machine
 WRITING = re.compile(
     "^(New study|Launch|Pause|Resume|Stop|Cancel|Extend|Archive|Take out|Delete|Try again|Exclude|"
@@ -66,7 +66,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             {
                 "name": "front",
                 "objective": "shown:two_values",
-                "n_trials": 8,
+                "n_trials": 6,
                 "directions": ["minimize", "minimize"],
                 "metrics": ["error", "cost"],
                 **fast,
