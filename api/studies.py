@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 
 from api.errors import InvalidRequest, problems
 from api.idempotency import IdempotencyKey, fingerprint
@@ -62,6 +62,10 @@ def create_study(
     return StudyReply.of(study)
 
 
+# Whatever one has written so far: what is wrong with it is the answer, and no refusal.
+AnyDocument = Annotated[dict[str, Any], Body(description="As for creating a study.")]
+
+
 def _definition_of(body: StudyCreate, store: Store) -> StudyDefinition:
     return body.to_definition(
         None if body.objective is None else store.workers.descriptor(body.objective),
@@ -74,7 +78,8 @@ def _definition_of(body: StudyCreate, store: Store) -> StudyDefinition:
     summary="Every fault of a study document, or what it would make; creates nothing",
     responses=problems(),
 )
-def check_study(body: StudyCreate, store: StoreDep) -> StudyCheckReply:
+def check_study(document: AnyDocument, store: StoreDep) -> StudyCheckReply:
+    body = StudyCreate.model_validate(document)
     try:
         definition, exists = store.studies.check(_definition_of(body, store), given=body.given)
     except InvalidRequest as refused:
