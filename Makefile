@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-integrations check bench bench-search soak fuzz clean
+.PHONY: help demo test test-integrations check bench bench-search soak fuzz screenshots clean
 
 help:
 	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-search  TPE and pruning beside random search, some minutes; JSON=file keeps figures"
 	@echo "make soak          faults at random on both databases for SECONDS=600 together"
 	@echo "make fuzz          requests made from the OpenAPI document on both databases for SECONDS=600 together"
+	@echo "make screenshots   the README's pictures of the console, anew"
 	@echo "make clean         removes .venv, caches and the data of demos; studies of 'hpo up' stay"
 
 # torch first and alone: its build depends on the machine, everything else on constraints.txt.
@@ -68,6 +69,10 @@ soak: $(INSTALLED)
 # Six runs share the time: requests alone on each database, with and without a token, and sequences.
 fuzz: $(INSTALLED)
 	HPO_FUZZ_SECONDS=$$(( $(SECONDS) / 6 )) $(BIN)/python -m pytest tests/integration/api/test_api_fuzz.py
+
+screenshots: $(INSTALLED)
+	@mkdir -p docs/images
+	HPO_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest tests/browser -k pictures
 
 clean:
 	rm -rf .venv build dist *.egg-info hpo-data/demo-*

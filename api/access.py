@@ -34,11 +34,14 @@ WORKER_PROTOCOL, OPERATIONS = "worker protocol", "operations"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/healthz", "/readyz", "/login", "/logout"})
 TOKENS = "/v1/tokens"
-# Who is asked for by a worker that clears up checkpoints, and by a start that looks for its own.
-WORKER_READS = re.compile(r"/v1/(workers|studies|studies/\{\w+\}/trials(/\{\w+\})?)")
+# Asked for by a worker that clears up checkpoints, a start that looks for its own, and whoever asks
+# who it is.
+WORKER_READS = re.compile(r"/v1/(session|workers|studies|studies/\{\w+\}/trials(/\{\w+\})?)")
 DELETES = re.compile(r"(/v1/studies/\{\w+\}|/api/studies/\d+)")
 # Routes that have no place in the OpenAPI document.
-PAGES = frozenset({"/docs", "/docs-files", "/openapi.json"})
+PAGES = frozenset(
+    {"/", "/console", "/console/dashboard/{study}", "/docs", "/docs-files", "/openapi.json"}
+)
 
 Rule = frozenset[Role]
 ANYBODY: Rule = frozenset()

@@ -1,4 +1,4 @@
-"""What came out of a study so far; excluded trials are left out of all of it."""
+"""What came out of a study so far; excluded trials are left out, or marked in whole columns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from api.schemas.analysis import (
     ParetoReply,
     PruningReply,
 )
+from api.schemas.overview import ColumnsQuery, ColumnsReply, CurvesQuery, CurvesReply
 from api.service import StoreDep, StudyName
 
 router = APIRouter(prefix="/studies/{study}", tags=["analysis"])
@@ -53,3 +54,28 @@ def get_pareto(study: StudyName, store: StoreDep) -> ParetoReply:
 @router.get("/pruning", summary="What pruning did and spared", responses=problems("not_found"))
 def get_pruning(study: StudyName, store: StoreDep) -> PruningReply:
     return PruningReply.of(study, store.analysis.pruning(study))
+
+
+@router.get(
+    "/columns",
+    summary="All trials with values and parameters, in columns",
+    responses=problems("not_found"),
+)
+def get_columns(
+    study: StudyName, query: Annotated[ColumnsQuery, Query()], store: StoreDep
+) -> ColumnsReply:
+    return ColumnsReply.of(
+        study, store.overview.columns(study, after=query.after, limit=query.limit)
+    )
+
+
+@router.get(
+    "/curves",
+    summary="The newest curves, and the line that the pruner compares them with",
+    responses=problems("not_found"),
+)
+def get_curves(
+    study: StudyName, query: Annotated[CurvesQuery, Query()], store: StoreDep
+) -> CurvesReply:
+    found = store.overview.curves(study, limit=query.limit, max_points=query.max_points)
+    return CurvesReply.of(study, found)

@@ -1,4 +1,4 @@
-"""The ASGI app: REST under /v1, health, /docs, and optuna-dashboard for every other path."""
+"""The ASGI app: REST under /v1, health, /docs, the console at /, optuna-dashboard elsewhere."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from api import (
     models,
     objectives,
     operations,
+    session,
     studies,
     tokens,
     transfer,
@@ -40,6 +41,7 @@ from api.lookout import Lookout
 from api.metrics import Metrics
 from api.observing import Observer
 from api.openapi import DESCRIPTION, App
+from api.pages import add_console
 from api.routes import Routes
 from api.service import Service
 from api.upkeep import Upkeep
@@ -59,6 +61,7 @@ ROUTERS = (
     analysis.router,
     objectives.router,
     tokens.router,
+    session.router,
     models.router,
     models.sending,
     ask.router,
@@ -125,6 +128,7 @@ def create_app(
     for router in (health.router, operations.router, login.router):
         app.include_router(router)
     add_docs(app)
+    add_console(app)
     app.router.default = no_route(dashboard)
     _add_layers(app, service, crowd, access, max_import_bytes)
     add_error_handlers(app)

@@ -76,7 +76,7 @@ class Dashboard:
 
 
 def _is_dashboards(path: str) -> bool:
-    return path in ("", "/") or f"{path}/".startswith(PATHS)
+    return f"{path}/".startswith(PATHS)
 
 
 def no_route(dashboard: Dashboard) -> ASGIApp:

@@ -106,6 +106,7 @@ class InvalidRequest(HpoError, ValueError):
     code = "invalid"
 
     def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
         super().__init__(
             "; ".join(f"{fault.field}: {fault.message}" for fault in faults),
             errors=[{"field": fault.field, "message": fault.message} for fault in faults],

@@ -23,12 +23,12 @@ from hpo.access import Role, includes
 router = APIRouter(include_in_schema=False)
 
 SESSION_SECONDS = 12 * 3600
-AFTER_LOGIN = "/dashboard"
+AFTER_LOGIN = "/"
 MAX_FORM_BYTES = 4096
 # A path here: no scheme, no other host, nothing that a browser would read as either.
 OUR_PATH = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]*")
 POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
 )
 
@@ -41,12 +41,24 @@ PAGE = """\
 <title>hpo: log in</title>
 <link rel="icon" href="data:,">
 <style>
-:root {{ color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }}
-body {{ display: grid; place-items: center; min-height: 95vh; margin: 0; }}
-main {{ width: min(24rem, 90vw); }}
+:root {{ color-scheme: light dark; font: 1rem/1.5 system-ui, "DejaVu Sans", sans-serif;
+ --accent: light-dark(#2f54c9, #93abff); --line: light-dark(#b4bbc7, #4d5666); }}
+body {{ display: grid; place-items: center; min-height: 95vh; margin: 0;
+ background: light-dark(#f6f7f9, #12151b); color: light-dark(#1b2029, #e7eaf0); }}
+main {{ width: min(24rem, 90vw); box-sizing: border-box; padding: 1.5rem 1.75rem;
+ border-radius: 10px; background: light-dark(#fff, #1a1e26);
+ border: 1px solid light-dark(#dfe3e9, #2e3541); }}
+h1 {{ margin: 0 0 1rem; font-size: 1.45rem; }}
+a {{ color: var(--accent); }}
+label {{ font-weight: 500; }}
 label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit; }}
-input, button {{ padding: .6rem; margin: .4rem 0 1rem; }}
-.fault {{ border-left: .3rem solid #c22; padding-left: .7rem; }}
+input, button {{ padding: .55rem .7rem; margin: .3rem 0 1rem; border-radius: 6px; }}
+input {{ border: 1px solid var(--line); background: inherit; color: inherit; }}
+button {{ border: 0; background: var(--accent);
+ color: light-dark(#fff, #10131a); cursor: pointer; }}
+:focus-visible {{ outline: 2px solid var(--accent); outline-offset: 2px; }}
+#hint {{ font-size: .86rem; color: light-dark(#59616f, #a3acba); margin: 0; }}
+.fault {{ border-left: 3px solid light-dark(#b3261e, #ff8f85); padding-left: .7rem; }}
 </style>
 </head>
 <body>
@@ -68,7 +80,8 @@ FORM = """\
 """
 LOGGED_IN = """\
 <p>You are logged in as {name}, with the role {role}.</p>
-<p><a href="{root}/dashboard">Dashboard</a> · <a href="{root}/docs">API</a></p>
+<p><a href="{root}/">Console</a> · <a href="{root}/dashboard">Dashboard</a> ·
+ <a href="{root}/docs">API</a></p>
 <form method="post" action="{root}/logout"><button type="submit">Log out</button></form>
 """
 

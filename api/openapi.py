@@ -16,7 +16,7 @@ DESCRIPTION = """\
 Launch studies, read their trials, and run workers. Non-finite numbers travel as the strings
 `"NaN"`, `"Infinity"` and `"-Infinity"`. Every error is a problem document (RFC 9457) with a
 stable `code`, and every answer has an `X-Request-ID`.
-The dashboard is at [/dashboard]({root}/dashboard).
+The console is at [/]({root}/), the dashboard at [/dashboard]({root}/dashboard).
 
 Once there is a token, every request needs one, as `Authorization: Bearer …` or by the cookie of
 `/login`. Roles: `reader`, `worker`, `operator` (both of them, and changes), `admin` (all).

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from api.access import Guard
 from api.doorbell import Doorbell
 from api.feed import Feed
+from api.figures import DeviceHistory
 from api.lookout import Lookout
 from api.metrics import Metrics
 from api.upkeep import Upkeep
@@ -34,6 +35,7 @@ class Service:
     guard: Guard
     metrics: Metrics
     feed: Feed
+    devices: DeviceHistory = field(default_factory=DeviceHistory)
     claim_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     # A study that comes in takes many times its length of memory while it is read.
     import_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))

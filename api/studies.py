@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 
-from api.errors import problems
+from api.errors import InvalidRequest, problems
 from api.idempotency import IdempotencyKey, fingerprint
 from api.preconditions import Versions, set_etag
 from api.schemas.studies import (
     BestOfStudyReply,
     StudyCancel,
+    StudyCheckReply,
     StudyDelete,
+    StudyDraftReply,
     StudyPage,
     StudyQuery,
     StudyReply,
@@ -23,7 +25,10 @@ from api.schemas.study_amend import StudyAmend
 from api.schemas.study_create import StudyCreate
 from api.service import DoorbellDep, PreparedDep, StoreDep, StudyName
 from api.waiting import waited
+from hpo.errors import StudyExists
 from hpo.seeds import MAX_SEED
+from hpo.study import StudyDefinition
+from storage.store import Store
 
 router = APIRouter(prefix="/studies", tags=["studies"])
 
@@ -46,10 +51,7 @@ def create_study(
     doorbell: DoorbellDep,
     key: IdempotencyKey = None,
 ) -> StudyReply:
-    definition = body.to_definition(
-        None if body.objective is None else store.workers.descriptor(body.objective),
-        draw_seed=lambda: secrets.randbelow(MAX_SEED + 1),
-    )
+    definition = _definition_of(body, store)
     study, created = store.studies.create(
         definition, given=body.given, key=key, fingerprint=fingerprint(body)
     )
@@ -58,6 +60,33 @@ def create_study(
     response.headers["Location"] = f"/v1/studies/{study.definition.name}"
     set_etag(response, study)
     return StudyReply.of(study)
+
+
+# Whatever one has written so far: what is wrong with it is the answer, and no refusal.
+AnyDocument = Annotated[dict[str, Any], Body(description="As for creating a study.")]
+
+
+def _definition_of(body: StudyCreate, store: Store) -> StudyDefinition:
+    return body.to_definition(
+        None if body.objective is None else store.workers.descriptor(body.objective),
+        draw_seed=lambda: secrets.randbelow(MAX_SEED + 1),
+    )
+
+
+@router.post(
+    "/check",
+    summary="Every fault of a study document, or what it would make; creates nothing",
+    responses=problems(),
+)
+def check_study(document: AnyDocument, store: StoreDep) -> StudyCheckReply:
+    body = StudyCreate.model_validate(document)
+    try:
+        definition, exists = store.studies.check(_definition_of(body, store), given=body.given)
+    except InvalidRequest as refused:
+        return StudyCheckReply.faulty((fault.field, fault.message) for fault in refused.faults)
+    except StudyExists as taken:
+        return StudyCheckReply.faulty([("name", str(taken))])
+    return StudyCheckReply(errors=[], exists=exists, study=StudyDraftReply.of(definition))
 
 
 @router.get("", summary="Studies, newest first", responses=problems())

@@ -15,7 +15,7 @@ from api.schemas.workers import (
     WorkerRegister,
     WorkerReply,
 )
-from api.service import StoreDep
+from api.service import PreparedDep, StoreDep
 
 router = APIRouter(prefix="/workers")
 
@@ -31,8 +31,14 @@ def register(body: WorkerRegister, store: StoreDep) -> LeaseTimesReply:
 
 
 @router.get("", summary="Registered workers", tags=["workers"], responses=problems())
-def list_workers(store: StoreDep) -> WorkerList:
-    return WorkerList(items=[WorkerReply.of(worker) for worker in store.workers.page()])
+def list_workers(service: PreparedDep) -> WorkerList:
+    held = service.store.workers.held()
+    return WorkerList(
+        items=[
+            WorkerReply.of(worker, held.get(worker.id, ()), service.devices.of(worker.id))
+            for worker in service.store.workers.page()
+        ]
+    )
 
 
 @router.post(
@@ -41,6 +47,8 @@ def list_workers(store: StoreDep) -> WorkerList:
     tags=["worker protocol"],
     responses=problems("not_found"),
 )
-def heartbeat(id: UUID, body: Heartbeat, store: StoreDep) -> HeartbeatReply:
+def heartbeat(id: UUID, body: Heartbeat, service: PreparedDep) -> HeartbeatReply:
+    store = service.store
     lost = store.claims.renew(id, body.tokens)
+    service.devices.note(id, [device.to_figures() for device in body.devices])
     return HeartbeatReply(lost=lost, deleted=list(map(UUID, store.deleting.lately())))

@@ -20,6 +20,7 @@ from hpo.search.importances import Importances
 from hpo.study import Direction, StudyDefinition
 from storage import tables as t
 from storage.best import complete_values
+from storage.curves import thinned
 from storage.engine import Database
 from storage.exclusions import is_result
 from storage.params import params_of
@@ -112,7 +113,7 @@ class Analysis:
             return History(
                 direction=definition.direction,
                 n_improvements=len(found),
-                improvements=_thinned(found, limit),
+                improvements=thinned(found, limit),
             )
 
         return self._database.read(read)
@@ -182,10 +183,3 @@ def _improvements(
     column = followed.c
     is_better = sa.or_(column.best_before.is_(None), column.loss < column.best_before)
     return sa.select(followed).where(is_better).order_by(column.place)
-
-
-def _thinned(found: Sequence[Improvement], limit: int) -> list[Improvement]:
-    if len(found) <= limit:
-        return list(found)
-    last = len(found) - 1
-    return [found[round(index * last / (limit - 1))] for index in range(limit)]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from storage import tables as t
 
 _NO_NUMBERS = (t.StepType.NAN, t.StepType.INF_POS, t.StepType.INF_NEG)
+T = TypeVar("T")
+
 _VALUES = {
     t.StepType.NAN.name: math.nan,
     t.StepType.INF_POS.name: math.inf,
@@ -43,3 +45,11 @@ def steps_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, d
 def value_of(kind: str, value: float | None) -> float:
     """What Optuna stores as a number, or by the name of its kind."""
     return _VALUES.get(kind, math.nan if value is None else value)
+
+
+def thinned(found: Sequence[T], limit: int) -> list[T]:
+    """All of it, or so many spread evenly over it, with both ends."""
+    if len(found) <= limit:
+        return list(found)
+    last = len(found) - 1
+    return [found[round(index * last / (limit - 1))] for index in range(limit)]

@@ -309,6 +309,17 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldTrial:
+    """A trial that a worker runs at the moment, on one of its devices."""
+
+    study_name: str
+    number: int
+    attempt: int
+    device: str
+    since: dt.datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LogChunk:
     """A piece of a child's output; `sequence` counts from 0 in its attempt."""
 

@@ -37,6 +37,7 @@ from storage.logs import Logs
 from storage.models import Models
 from storage.openings import callable_claims
 from storage.optuna_cache import cached
+from storage.overview import Overview
 from storage.reaper import Reaper
 from storage.records import (
     Asked,
@@ -203,6 +204,7 @@ class Store:
         self.enqueueing = Enqueueing(self._database)
         self.trial_changes = TrialChanges(self._database)
         self.analysis = Analysis(self._database, self.studies, search)
+        self.overview = Overview(self._database, self.studies)
         self.cloning = Cloning(self._database, self.deleting)
         self.adoption = Adoption(self._database, self.studies)
         self.transfer = Transfer(self._database, self.trials)

@@ -16,6 +16,7 @@ from hpo.errors import Conflict, NoCompletedTrial, NotFound, StudyExists
 from hpo.events import EventKind
 from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
+from hpo.trial import TrialState
 from storage import tables as t
 from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
@@ -109,6 +110,17 @@ class Studies:
                 "send it with another Idempotency-Key to create it anew."
             ) from None
 
+    def check(
+        self, definition: StudyDefinition, *, given: frozenset[str]
+    ) -> tuple[StudyDefinition, bool]:
+        """What `create` would make, and whether the same is there already; writes nothing.
+
+        Raises StudyExists where `create` would.
+        """
+        definition = within_grid(definition)
+        found = self._database.read(lambda c: _existing(c, definition, given))
+        return definition, found is not None
+
     def get(self, name: str) -> StudyRecord:
         """Raises NotFound."""
         return self._database.read(lambda c: self.read(c, name))
@@ -154,6 +166,16 @@ class Studies:
                 counts={state.value: n for state, n in standing.counts.items()},
             )
         return best
+
+    def best_number(self, connection: sa.Connection, row: sa.Row[Any]) -> int | None:
+        """The best trial of a row of hpo_study, within a transaction; None where there is none."""
+        best = self._standings.of(connection, [row])[row.uuid].best.get(TrialState.COMPLETE)
+        return None if best is None else best.number
+
+    def optuna_id(self, name: str) -> int:
+        """The number by which Optuna, and with it its dashboard, knows a study. Raises NotFound."""
+        row, _ = self._database.read(lambda c: row_and_definition(c, name))
+        return int(row.study_id)
 
     def _records(
         self, condition: sa.ColumnElement[bool], *, limit: int
@@ -251,16 +273,24 @@ def within_grid(definition: StudyDefinition) -> StudyDefinition:
 def _create(
     connection: sa.Connection, definition: StudyDefinition, given: frozenset[str], new_uuid: str
 ) -> bool:
-    existing = same_study(connection, definition, given)
+    existing = _existing(connection, definition, given)
     if existing is not None:
         return bool(existing.uuid == new_uuid)  # ours, when a commit's answer was lost
-    if foreign_study_id(connection, definition.name) is not None:
+    insert_study(connection, definition, new_uuid)
+    return True
+
+
+def _existing(
+    connection: sa.Connection, definition: StudyDefinition, given: frozenset[str]
+) -> sa.Row[Any] | None:
+    """As `same_study`; raises StudyExists for a study of plain Optuna, too."""
+    existing = same_study(connection, definition, given)
+    if existing is None and foreign_study_id(connection, definition.name) is not None:
         raise StudyExists(
             f"The database holds a study {definition.name!r} that another Optuna program made; "
             "choose another name, or adopt it: hpo study adopt."
         )
-    insert_study(connection, definition, new_uuid)
-    return True
+    return existing
 
 
 def same_study(

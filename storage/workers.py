@@ -16,7 +16,7 @@ from storage import tables as t
 from storage.documents import descriptor_from_json
 from storage.engine import Database, db_now
 from storage.events import append
-from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
+from storage.records import HeldTrial, LeaseTimes, Offer, WorkerRecord, WorkerRegistration
 
 # A worker that missed this many heartbeats is not counted on; its leases live on until they expire.
 MISSED_HEARTBEATS = 3
@@ -66,6 +66,31 @@ class Workers:
             select = sa.select(t.hpo_worker, self.is_alive().label("is_alive"))
             select = select.order_by(sa.desc("is_alive"), t.hpo_worker.c.registered_at.desc())
             return [_record(row) for row in connection.execute(select)]
+
+        return self._database.read(read)
+
+    def held(self) -> dict[uuid.UUID, list[HeldTrial]]:
+        """The trials that each worker runs, by its id."""
+        lease, study = t.hpo_lease.c, t.hpo_study.c
+        select = (
+            sa.select(t.hpo_lease, study.name)
+            .join(t.hpo_study, study.uuid == lease.study_uuid)
+            .where(lease.phase == "running")
+            .order_by(lease.acquired_at, lease.number)
+        )
+
+        def read(connection: sa.Connection) -> dict[uuid.UUID, list[HeldTrial]]:
+            found: dict[uuid.UUID, list[HeldTrial]] = {}
+            for row in connection.execute(select):
+                held = HeldTrial(
+                    study_name=row.name,
+                    number=row.number,
+                    attempt=row.attempt,
+                    device=row.device,
+                    since=row.acquired_at,
+                )
+                found.setdefault(uuid.UUID(row.worker_id), []).append(held)
+            return found
 
         return self._database.read(read)
 

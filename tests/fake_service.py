@@ -22,7 +22,7 @@ MEMBERS = {
     "register": {
         *("id", "name", "version", "protocol", "slots", "devices", "allow", "objectives"),
     },
-    "heartbeat": {"tokens"},
+    "heartbeat": {"tokens", "devices"},
     "claims": {"worker_id", "claim_key", "device", "wait_seconds"},
     "start": {"token", "resumed_from_step"},
     "suggest": {"token", "name", "parameter"},

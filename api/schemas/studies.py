@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
 
+from api.errors import FieldError
 from api.schemas.base import MAX_INT, Body, Bool, Query, Reply, Text
 from api.schemas.models import ModelReply
 from api.schemas.space import space_reply
 from api.schemas.study_create import Tag
 from hpo.numbers import strict
-from hpo.study import MAX_TAGS, Algorithm, Direction, OnFault, StudyState, ValueRule
+from hpo.study import (
+    MAX_TAGS,
+    Algorithm,
+    Direction,
+    OnFault,
+    StudyDefinition,
+    StudyState,
+    ValueRule,
+)
 from hpo.trial import TrialState
 from storage.records import BestOfStudy, BestTrial, Page, StudyRecord
 from storage.studies import Filter
@@ -144,6 +154,49 @@ class StudyReply(Reply):
             budget=BudgetReply.taken_from(definition.budget),
             best=None if record.best is None else BestReply.of(record.best),
         )
+
+
+class StudyDraftReply(Reply):
+    """A study that a document would make, with what comes from the objective and from defaults."""
+
+    name: str
+    objective: str | None
+    directions: list[Direction]
+    metrics: list[str]
+    n_trials: int
+    max_steps: int | None
+    space: dict[str, dict[str, Any]] | None
+    settings: dict[str, Any]
+    sampler: dict[str, Any]
+    pruner: dict[str, Any]
+
+    @classmethod
+    def of(cls, definition: StudyDefinition) -> StudyDraftReply:
+        return cls.taken_from(
+            definition,
+            directions=list(definition.directions),
+            metrics=list(definition.metrics),
+            n_trials=definition.budget.n_trials,
+            space=space_reply(definition.space),
+            settings=strict(dict(definition.settings)),
+            sampler=_algorithm_reply(definition.sampler),
+            pruner=_algorithm_reply(definition.pruner),
+        )
+
+
+class StudyCheckReply(Reply):
+    """Every fault of a study document; without one, the study that it would make.
+
+    `exists`: the same study is there already, and creating it would find it again.
+    """
+
+    errors: list[FieldError]
+    exists: bool = False
+    study: StudyDraftReply | None = None
+
+    @classmethod
+    def faulty(cls, faults: Iterable[tuple[str, str]]) -> StudyCheckReply:
+        return cls(errors=[FieldError(field=field, message=said) for field, said in faults])
 
 
 class StudyPage(Reply):

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, ConfigDict
 
 from api.schemas.base import Body, Reply, spelled
 from hpo.access import TOKEN_NAME, Role, check_token_name
+from hpo.version import __version__
 from storage.tokens import TokenRecord
 
 TokenName = Annotated[str, AfterValidator(check_token_name), spelled(TOKEN_NAME.pattern)]
@@ -49,3 +50,19 @@ class NewTokenReply(TokenReply):
 
 class TokenList(Reply):
     items: list[TokenReply]
+
+
+class SessionReply(Reply):
+    """Who asks; `name` is null while the service has no tokens and everybody may do everything.
+
+    `is_session`: by the cookie of a login, which a log out ends.
+    """
+
+    name: str | None
+    role: Role
+    is_session: bool
+    version: str
+
+    @classmethod
+    def of(cls, name: str | None, role: Role, *, is_session: bool) -> SessionReply:
+        return cls(name=name, role=role, is_session=is_session, version=__version__)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
+from api.figures import DeviceFigures, Sample
 from api.schemas.base import (
     WHOLE,
     Body,
@@ -26,10 +28,11 @@ from hpo.objective import Descriptor
 from hpo.setting_rules import rules_from_json, rules_to_json
 from hpo.study import Direction
 from hpo.version import PROTOCOL_VERSION, __version__
-from storage.records import LeaseTimes, Offer, WorkerRecord, WorkerRegistration
+from storage.records import HeldTrial, LeaseTimes, Offer, WorkerRecord, WorkerRegistration
 
 Token = Annotated[Text, Field(min_length=1, max_length=64)]
 Device = Annotated[Name, Field(max_length=64)]
+Bytes = Annotated[int, Field(strict=True, ge=0, le=2**53), WHOLE]
 
 
 class SettingRuleBody(Body):
@@ -136,10 +139,24 @@ class LeaseTimesReply(Reply):
         return cls.taken_from(times)
 
 
+class DeviceBody(Body):
+    """How busy a device is; `utilization` is a share from 0 to 1, null where nobody knows."""
+
+    device: Device
+    name: Name | None = None
+    utilization: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
+    memory_used_bytes: Bytes
+    memory_total_bytes: Bytes
+
+    def to_figures(self) -> DeviceFigures:
+        return DeviceFigures(**dict(self))
+
+
 class Heartbeat(Body):
-    """The leases that a worker really holds; only these are renewed."""
+    """The leases that a worker holds, for only these are renewed, and how busy its devices are."""
 
     tokens: Annotated[list[Token], Field(max_length=1024)]
+    devices: Annotated[list[DeviceBody], Field(max_length=1024, default_factory=list)]
 
 
 class HeartbeatReply(Reply):
@@ -152,7 +169,46 @@ class HeartbeatReply(Reply):
     deleted: list[UUID]
 
 
+class HeldReply(Reply):
+    """A trial that a worker runs."""
+
+    study: str
+    number: int
+    attempt: int
+    device: str
+    since: dt.datetime
+
+    @classmethod
+    def of(cls, held: HeldTrial) -> HeldReply:
+        return cls.taken_from(held, study=held.study_name)
+
+
+class DeviceReply(Reply):
+    """A device in the last minutes, in columns, as heartbeats to this API process have told."""
+
+    device: str
+    name: str | None
+    memory_total_bytes: int
+    at: list[dt.datetime]
+    utilization: list[float | None]
+    memory_used_bytes: list[int]
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> DeviceReply:
+        last = samples[-1].figures
+        return cls(
+            device=last.device,
+            name=last.name,
+            memory_total_bytes=last.memory_total_bytes,
+            at=[sample.at for sample in samples],
+            utilization=[sample.figures.utilization for sample in samples],
+            memory_used_bytes=[sample.figures.memory_used_bytes for sample in samples],
+        )
+
+
 class WorkerReply(Reply):
+    """A worker, the trials that it runs, and how busy its devices were lately."""
+
     id: UUID
     name: str
     version: str
@@ -162,10 +218,18 @@ class WorkerReply(Reply):
     is_alive: bool
     registered_at: dt.datetime
     last_seen_at: dt.datetime
+    trials: list[HeldReply]
+    figures: list[DeviceReply]
 
     @classmethod
-    def of(cls, record: WorkerRecord) -> WorkerReply:
-        return cls.taken_from(record)
+    def of(
+        cls, record: WorkerRecord, held: Sequence[HeldTrial], told: Sequence[Sequence[Sample]]
+    ) -> WorkerReply:
+        return cls.taken_from(
+            record,
+            trials=[HeldReply.of(trial) for trial in held],
+            figures=[DeviceReply.of(samples) for samples in told],
+        )
 
 
 class WorkerList(Reply):

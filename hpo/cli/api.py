@@ -127,7 +127,7 @@ def api(
     max_import_bytes: MaxImportBytes = 256 * 1024**2,
     with_parent: EndWithParent = False,
 ) -> None:
-    """Serve REST under /v1, its documentation at /docs and optuna-dashboard at /dashboard.
+    """Serve REST under /v1, its documentation at /docs, a console at / and optuna-dashboard.
 
     One process owns a SQLite file; on PostgreSQL start as many as you like.
 

@@ -57,6 +57,7 @@ def demo(keep: Keep = False, data: Data = Path("hpo-data"), slots: Slots = 2) ->
         with local_service(options, interrupts) as service:
             announce(service)
             _judge(_launch_and_watch(service), folder)
+            typer.echo(f"Console: {options.url}/")
             typer.echo(f"Dashboard: {options.url}/dashboard")
             if keep:
                 typer.echo("The service stays up until Ctrl-C.")

@@ -1,4 +1,4 @@
-"""`hpo up`: the API, one worker and the dashboard on this machine, with one command."""
+"""`hpo up`: the API with its console, and one worker on this machine, with one command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def up(
     as_json: AsJson = False,
     with_parent: EndWithParent = False,
 ) -> None:
-    """Start a service here: API, worker and dashboard, on SQLite. Ctrl-C ends it.
+    """Start a service here: API, console and worker, on SQLite. Ctrl-C ends it.
 
     Studies live in the data folder; start it again there and they go on. A part that
     is killed is started again. With --json standard output is one document, once the
@@ -135,6 +135,7 @@ def announce(service: LocalService, *, as_json: bool = False) -> None:
     url = "" if options.url == DEFAULT_URL else f" --url {options.url}"
     typer.echo(
         f"hpo {__version__} is up; Ctrl-C ends it.\n"
+        f"  Console    {options.url}/\n"
         f"  API        {options.url}/v1\n"
         f"  API docs   {options.url}/docs\n"
         f"  Dashboard  {options.url}/dashboard\n"

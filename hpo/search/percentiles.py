@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,32 @@ class StepValues:
         for step, value in curve.items():
             self._by_step.setdefault(step, array("d")).append(value)
 
+    @property
+    def steps(self) -> list[int]:
+        """Every step that any of them reported, in order."""
+        return sorted(self._by_step)
+
     def at(self, step: int) -> npt.NDArray[np.float64]:
         """The values of all trials that reported this step, NaN among them."""
         # A copy: an array cannot grow while numpy looks at its memory.
         return np.array(self._by_step.get(step, ()), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thresholds:
+    """What the pruner compares a running trial with at each of `steps`.
+
+    It does so from `first_step` on, once `n_startup_trials` have completed; `n_complete` have.
+    """
+
+    pruner: str
+    percentile: float
+    n_startup_trials: int
+    n_complete: int
+    first_step: int
+    steps: Sequence[int]
+    values: Sequence[float]
+    n_trials: Sequence[int]
 
 
 def is_known(definition: StudyDefinition) -> bool:
@@ -73,6 +96,38 @@ def decide_from(
         return _compare(pruner, definition.direction, own, values.at(step))
 
 
+def thresholds(
+    definition: StudyDefinition, complete: StepValues, steps: Sequence[int]
+) -> Thresholds | None:
+    """The line that decides at these steps; None for pruners that compare otherwise."""
+    pruner: Any = make_pruner(definition)
+    if not isinstance(pruner, PercentilePruner):
+        return None
+    columns = [complete.at(step) for step in steps]
+    return Thresholds(
+        pruner=definition.pruner.name,
+        percentile=float(pruner._percentile),
+        n_startup_trials=pruner._n_startup_trials,
+        n_complete=complete.n_trials,
+        first_step=pruner._n_warmup_steps,
+        steps=steps,
+        values=[_threshold(pruner, definition.direction, column) for column in columns],
+        n_trials=[int(np.count_nonzero(~np.isnan(column))) for column in columns],
+    )
+
+
+def _threshold(
+    pruner: PercentilePruner, direction: Direction, others: npt.NDArray[np.float64]
+) -> float:
+    """NaN where too few trials have reported the step."""
+    if len(others) < pruner._n_min_trials:
+        return math.nan
+    is_maximized = direction is Direction.MAXIMIZE
+    with np.errstate(all="ignore"):
+        rank = 100 - pruner._percentile if is_maximized else pruner._percentile
+        return _nan_percentile(others, rank)
+
+
 def _compare(
     pruner: PercentilePruner,
     direction: Direction,
@@ -82,10 +137,7 @@ def _compare(
     is_maximized = direction is Direction.MAXIMIZE
     known = [value for value in own.values() if not math.isnan(value)]
     best = direction.best(known) if known else math.nan
-    threshold = math.nan
-    if len(others) >= pruner._n_min_trials:
-        rank = 100 - pruner._percentile if is_maximized else pruner._percentile
-        threshold = _nan_percentile(others, rank)
+    threshold = _threshold(pruner, direction, others)
     is_worse = best < threshold if is_maximized else best > threshold
     if not (is_worse or math.isnan(best)):
         return CONTINUE

@@ -24,6 +24,7 @@ from hpo.worker.calls import WorkerClient
 from hpo.worker.children import ChildNotStarted, Children
 from hpo.worker.claim import Claim
 from hpo.worker.devices import Slot, find_slots, threads_per_child
+from hpo.worker.figures import device_figures
 from hpo.worker.host import shared_memory_bytes, shared_memory_warning
 from hpo.worker.options import WorkerOptions
 from hpo.worker.outbox import delays
@@ -58,6 +59,7 @@ class Agent:
     ) -> None:
         self._node, self._client, self._slots = node, client, slots
         self._options = node.options
+        self._devices = [slot.device for slot in slots]
         self._objectives, self._clock = objectives, clock
         self._id = str(uuid.uuid4())
         self._heartbeat_seconds = 10.0
@@ -135,7 +137,7 @@ class Agent:
             "version": __version__,
             "protocol": PROTOCOL_VERSION,
             "slots": len(self._slots),
-            "devices": [slot.device for slot in self._slots],
+            "devices": self._devices,
             "allow": list(options.allow),
             "objectives": list(self._objectives),
         }
@@ -148,6 +150,7 @@ class Agent:
         self._heartbeat_seconds = float(times["heartbeat_seconds"])
 
     def _beat(self) -> None:
+        device_figures(self._devices)  # the first look at a CPU has nothing to compare with
         away_since: float | None = None
         while not self._stopped.wait(self._heartbeat_seconds if away_since is None else 1.0):
             try:
@@ -169,14 +172,15 @@ class Agent:
     def _beat_once(self) -> None:
         with self._lock:
             tokens = list(self._held)
+        figures = device_figures(self._devices)
         try:
-            answer = self._client.heartbeat(self._id, tokens)
+            answer = self._client.heartbeat(self._id, tokens, figures)
         except ApiError as error:
             if error.code != "not_found":
                 raise
             logger.warning("the API does not know this worker any more; registering again")
             self._register_once()
-            answer = self._client.heartbeat(self._id, tokens)
+            answer = self._client.heartbeat(self._id, tokens, figures)
         for token in answer["lost"]:
             with self._lock:
                 attempt = self._held.get(token)

@@ -18,9 +18,11 @@ class WorkerClient(Client):
         """Registers a worker process; the answer holds the heartbeat and lease times."""
         return self._post("/v1/workers", document)
 
-    def heartbeat(self, worker_id: str, tokens: Sequence[str]) -> dict[str, Any]:
+    def heartbeat(
+        self, worker_id: str, tokens: Sequence[str], devices: Sequence[Document] = ()
+    ) -> dict[str, Any]:
         """Renews the leases of `tokens`; the answer lists those that are lost."""
-        document = {"tokens": list(tokens)}
+        document = {"tokens": list(tokens), "devices": list(devices)}
         return self._post(f"/v1/workers/{worker_id}/heartbeat", document)
 
     def claim(self, document: Document) -> dict[str, Any] | None:

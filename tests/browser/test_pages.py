@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
@@ -15,28 +13,10 @@ from hpo.access import Role
 from hpo.client import Client
 from storage.store import open_store
 from tests.acceptance.conftest import Service, serve
+from tests.browser.conftest import Browser
 from tests.proxy_kit import await_fact, proxied, served
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page, Request
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium: there is no browser here"),
-]
-
-# A browser asks its maker's servers for updates unless told not to.
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +37,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-class Browser:
-    """A page, and what went wrong while it loaded."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
-        self.faults: list[str] = []
-        page.on("requestfailed", self._note_failed)
-        page.on(
-            "response",
-            lambda reply: (
-                self.faults.append(f"{reply.status}: {reply.url}") if reply.status >= 400 else None
-            ),
-        )
-        page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
-
-    def _note_failed(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # the page was left before the answer came
-            self.faults.append(f"failed: {request.url}")
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield Browser(chromium.new_page())
-        chromium.close()
-
-
-@pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/"])
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/"])
 def test_the_dashboard_lists_the_study(service: Service, browser: Browser, path: str) -> None:
     browser.page.goto(service.url + path)
     browser.page.get_by_text("bowl").first.wait_for()

@@ -13,7 +13,7 @@ from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from hpo.search.percentiles import StepValues, decide_from, is_known
+from hpo.search.percentiles import StepValues, decide_from, is_known, thresholds
 from hpo.search.pruning import decide
 from hpo.search.sampling import SearchStudy
 from hpo.study import Algorithm, Budget, Direction, StudyDefinition
@@ -100,6 +100,11 @@ def test_the_verdict_is_optuna_s(
     assert found.evidence.keys() == expected.evidence.keys()
     for name, fact in expected.evidence.items():
         assert found.evidence[name] == pytest.approx(fact, nan_ok=True), name
+    line = thresholds(definition, known, known.steps)
+    assert (line is None) is (pruner.name == "none")
+    if line is not None and newest[0] in line.steps and found.evidence:
+        named = found.evidence.get("median", found.evidence.get("percentile_value"))
+        assert line.values[line.steps.index(newest[0])] == pytest.approx(named, nan_ok=True)
 
 
 @pytest.mark.parametrize(("n_min_trials", "verdict"), [(1, "prune"), (3, "continue")])

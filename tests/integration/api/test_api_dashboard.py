@@ -20,18 +20,22 @@ def dashboard_id(client: TestClient, name: str) -> int:
     return next(int(study["study_id"]) for study in found if study["study_name"] == name)
 
 
-@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/", "/", "/dashboard/studies/1"])
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/", "/dashboard/studies/1"])
 def test_the_page_is_served(client: TestClient, path: str) -> None:
     response = client.get(path)
     assert response.status_code == 200
     assert "<title>Optuna Dashboard</title>" in response.text
-    assert response.url.path.rstrip("/") == (path.rstrip("/") or "/dashboard")
+    assert response.url.path.rstrip("/") == path.rstrip("/")
 
 
-def test_the_root_leads_to_the_page(client: TestClient) -> None:
-    response = client.get("/", follow_redirects=False)
-    assert response.status_code == 302
-    assert response.headers["Location"].endswith("/dashboard")
+def test_the_console_leads_to_the_page_of_a_study(client: TestClient, node: Node) -> None:
+    """Case R35: within one redirect, and every script of the page is there (below)."""
+    study = node.launch()
+    page = client.get(f"/console/dashboard/{study['name']}")
+    assert (page.status_code, len(page.history)) == (200, 1)
+    assert page.url.path == f"/dashboard/studies/{dashboard_id(client, study['name'])}"
+    assert "<title>Optuna Dashboard</title>" in page.text
+    assert read(client.get("/console/dashboard/nobody"))["code"] == "not_found"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity", None])

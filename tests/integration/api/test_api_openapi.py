@@ -27,11 +27,16 @@ ROUTES = {
     "GET /metrics",
     "GET /readyz",
     "GET /v1/objectives",
+    "GET /v1/session",
     "GET /v1/studies",
+    "POST /v1/studies/check",
     "GET /v1/studies/{study}",
     "GET /v1/events",
     "GET /v1/studies/{study}/best",
-    *(f"GET /v1/studies/{{study}}/{w}" for w in ["importances", "history", "pareto", "pruning"]),
+    *(
+        f"GET /v1/studies/{{study}}/{w}"
+        for w in ["importances", "history", "pareto", "pruning", "columns", "curves"]
+    ),
     "POST /v1/studies/{study}/trials",
     *(f"POST {TRIAL}/{verb}" for verb in ["cancel", "requeue", "exclude", "include"]),
     "GET /v1/studies/{study}/events",

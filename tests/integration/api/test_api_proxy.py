@@ -67,9 +67,6 @@ def test_the_docs_find_their_files_and_the_document(outside: httpx2.Client) -> N
 
 
 def test_the_dashboard_stays_under_the_prefix(outside: httpx2.Client) -> None:
-    for path in ("/", ""):
-        sent = outside.get(path)
-        assert inside(sent.headers["location"]) == "/dashboard"
     page = outside.get("/dashboard")
     scripts = re.findall(r'<script[^>]*\ssrc="([^"]+)"', page.text)
     assert scripts
@@ -80,6 +77,21 @@ def test_the_dashboard_stays_under_the_prefix(outside: httpx2.Client) -> None:
             assert f'url_prefix:"{ROOT}/dashboard"' in found.text
     assert outside.get("/api/studies").status_code == 200
     assert outside.get("/dashboard/studies/1").text == page.text
+
+
+@pytest.mark.parametrize("path", ["/", ""])
+def test_the_console_and_its_files_are_under_the_prefix(outside: httpx2.Client, path: str) -> None:
+    """Also at the prefix without a slash behind it, where relative addresses would lead astray."""
+    page = outside.get(path).text
+    (base,) = re.findall(r'<base href="([^"]+)">', page)
+    files = re.findall(r'(?:src|href)="(console/[^"]+)"', page)
+    assert (base, len(files) > 4) == (f"{ROOT}/", True)
+    for file in files:
+        assert outside.get(inside(base + file)).status_code == 200, file
+    node = Node(outside)
+    study = node.launch()
+    sent = outside.get(f"/console/dashboard/{study['name']}")
+    assert inside(sent.headers["location"]).startswith("/dashboard/studies/")
 
 
 def test_every_path_in_the_script_is_one_that_gets_the_prefix() -> None:
