@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.throughput --kind postgresql --stored 1000 --peers stock
 
-Every contender works on a copy of the same database and keeps its processes from turn to turn. A
-round is one turn of each, in random order, so that what slows the machine slows all of them.
+`children` are trials in processes of a real worker; they are shown, not judged. Every contender
+works on a copy of the same database and keeps its processes from turn to turn. A round is one turn
+of each, in random order, so that what slows the machine slows all of them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.acceptance.conftest import free_port
+import psutil
+
+from tests.acceptance.conftest import await_fact, free_port
+from tests.acceptance.faults import family
 from tests.benchmarks import stock
-from tests.benchmarks.databases import KINDS, Databases, databases
+from tests.benchmarks.databases import KINDS, MODULE, STUDY, Databases, databases
 from tests.benchmarks.figures import Figure, Report, ratio
 from tests.benchmarks.protocol import ProtocolWorker
 from tests.benchmarks.service import service_on
@@ -30,6 +36,13 @@ N_CLIENTS = 8
 N_ROUNDS = 5
 TURN_SECONDS = 5.0
 READY_SECONDS = 300.0
+
+OBJECTIVE = """
+def nothing(trial):
+    for step in range(10):
+        trial.report(0.5 + 0.1 / (step + 1), step)
+    return 0.5
+"""
 
 # Trials a second of all clients together, for a turn of so many seconds.
 Turn = Callable[[float], float]
@@ -107,30 +120,93 @@ def grpc_proxy(url: str, sampler: str) -> Iterator[Turn]:
         proxy.join()
 
 
+@contextlib.contextmanager
+def children(url: str, _sampler: str) -> Iterator[Turn]:
+    """Trials in processes of their own: a real worker with a slot for each client."""
+    with tempfile.TemporaryDirectory() as folder, service_on(url) as service:
+        (Path(folder) / f"{MODULE}.py").write_text(OBJECTIVE)
+        slots = ("--slots", str(N_CLIENTS), "--devices", "cpu")
+        worker = service.start_worker("--code", folder, "--allow", MODULE, *slots)
+
+        def n_complete() -> int:
+            return int(service.client.study(STUDY)["counts"]["COMPLETE"])
+
+        def turn(seconds: float) -> float:
+            with working(worker.pid):
+                n_before, begin = n_complete(), time.perf_counter()
+                time.sleep(seconds)
+                return (n_complete() - n_before) / (time.perf_counter() - begin)
+
+        before = n_complete()
+        await_fact(lambda: n_complete() > before, what="for a trial")
+        stand_still(worker.pid)
+        try:
+            yield turn
+        finally:
+            go_on(worker.pid)
+
+
+def stand_still(pid: int) -> None:
+    """A worker without a turn costs nothing; its leases last longer than a round."""
+    for process in family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+
+
+def go_on(pid: int) -> None:
+    for process in family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+@contextlib.contextmanager
+def working(pid: int) -> Iterator[None]:
+    """A worker at work in the block alone."""
+    go_on(pid)
+    try:
+        yield
+    finally:
+        stand_still(pid)
+
+
 PEERS: dict[str, Callable[[str, str], contextlib.AbstractContextManager[Turn]]] = {
     "stock": stock_optuna,
     "grpc": grpc_proxy,
+    "children": children,
 }
-NAMES = {"stock": "stock Optuna", "grpc": "Optuna's gRPC proxy"}
+NAMES = {
+    "stock": "stock Optuna",
+    "grpc": "Optuna's gRPC proxy",
+    "children": "hpo with real children",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A size, a sampler, and those who are measured beside the service."""
+
+    n_stored: int
+    sampler: str
+    peers: Sequence[str]
+
+
+CASES = (
+    Case(n_stored=1_000, sampler="random", peers=("stock", "grpc", "children")),
+    Case(n_stored=1_000, sampler="tpe", peers=("stock",)),
+    Case(n_stored=10_000, sampler="random", peers=("stock",)),
+)
 
 
 def rates(
-    places: Databases,
-    n_stored: int,
-    sampler: str,
-    peers: Sequence[str],
-    *,
-    n_rounds: int,
-    turn_seconds: float,
+    places: Databases, case: Case, *, n_rounds: int, turn_seconds: float
 ) -> dict[str, list[float]]:
     """Trials a second of each contender in each round, after a short turn to warm up."""
     with contextlib.ExitStack() as stack:
-        turns = {
-            "hpo": stack.enter_context(hpo(stack.enter_context(places.stored(n_stored, sampler))))
-        }
-        for peer in peers:
-            url = stack.enter_context(places.stored(n_stored, sampler))
-            turns[peer] = stack.enter_context(PEERS[peer](url, sampler))
+        turns = {}
+        for name in ("hpo", *case.peers):
+            url = stack.enter_context(places.stored(case.n_stored, case.sampler))
+            contender = hpo(url) if name == "hpo" else PEERS[name](url, case.sampler)
+            turns[name] = stack.enter_context(contender)
         found: dict[str, list[float]] = {name: [] for name in turns}
         for turn in turns.values():
             turn(turn_seconds / 5)
@@ -154,60 +230,47 @@ def measure(
     report: Report,
     *,
     kinds: Sequence[str] = KINDS,
-    stored: Sequence[int] = (1_000, 10_000),
-    samplers: Sequence[str] = ("random", "tpe"),
-    peers: Sequence[str] = tuple(PEERS),
+    cases: Sequence[Case] = CASES,
     n_rounds: int = N_ROUNDS,
     turn_seconds: float = TURN_SECONDS,
 ) -> None:
     """Adds the rates of all contenders, and how many times as fast the service is."""
     for kind in kinds:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            databases(kind, Path(folder)) as places,
-        ):
-            for n_stored in stored:
-                for sampler in samplers:
-                    found = rates(
-                        places,
-                        n_stored,
-                        sampler,
-                        peers,
-                        n_rounds=n_rounds,
-                        turn_seconds=turn_seconds,
-                    )
-                    _add(report, places.kind, n_stored, sampler, found)
+        with tempfile.TemporaryDirectory() as folder, databases(kind, Path(folder)) as places:
+            for case in cases:
+                found = rates(places, case, n_rounds=n_rounds, turn_seconds=turn_seconds)
+                report.add(*_figures(places.kind, case, found))
 
 
-def _add(
-    report: Report, kind: str, n_stored: int, sampler: str, found: dict[str, list[float]]
-) -> None:
-    what = f"{kind}, {n_stored:,} stored, {sampler}"
+def _figures(kind: str, case: Case, found: dict[str, list[float]]) -> Iterator[Figure]:
+    what = f"{kind}, {case.n_stored:,} stored, {case.sampler}"
     for name, values in found.items():
         label = f"{NAMES.get(name, name)}, {what}"
-        report.add(Figure(part=PART, name=label, values=values, unit="trials/s"))
-    for peer in found.keys() - {"hpo"}:
+        yield Figure(part=PART, name=label, values=values, unit="trials/s")
+    for peer in case.peers:
         # The bounds are those of the random sampler: what TPE thinks costs both the same.
-        bound = bound_of(kind, n_stored, peer) if sampler == "random" else None
+        bound = bound_of(kind, case.n_stored, peer) if case.sampler == "random" else None
         label = f"hpo / {NAMES[peer]}, {what}"
-        report.add(ratio(PART, label, found["hpo"], found[peer], at_least=bound))
+        yield ratio(PART, label, found["hpo"], found[peer], at_least=bound)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kind", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--stored", type=int, nargs="+", default=[1_000])
-    parser.add_argument("--sampler", nargs="+", default=["random"], choices=["random", "tpe"])
+    parser.add_argument("--sampler", nargs="+", default=["random"], choices=list(stock.SAMPLERS))
     parser.add_argument("--peers", nargs="*", default=["stock"], choices=list(PEERS))
     parser.add_argument("--rounds", type=int, default=N_ROUNDS)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="for each turn")
     options = parser.parse_args()
+    cases = [
+        Case(n_stored=n_stored, sampler=sampler, peers=options.peers)
+        for n_stored, sampler in itertools.product(options.stored, options.sampler)
+    ]
     measure(
         Report(),
         kinds=options.kind,
-        stored=options.stored,
-        samplers=options.sampler,
-        peers=options.peers,
+        cases=cases,
         n_rounds=options.rounds,
         turn_seconds=options.seconds,
     )
