@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import collections
-import contextlib
 import functools
 import random
 import resource
@@ -33,6 +32,7 @@ from hpo.space import parameter_to_json
 from storage import tables as t
 from tests.benchmarks.databases import KINDS, N_REPORTS, databases, definition
 from tests.benchmarks.figures import Figure, Report
+from tests.benchmarks.processors import Processors
 from tests.benchmarks.protocol import ProtocolWorker
 from tests.benchmarks.service import service_on
 from tests.benchmarks.wire import Refused, Wire
@@ -133,7 +133,10 @@ class SimulatedWorker:
             path, document = f"/v1/workers/{self._worker.id}/heartbeat", {"tokens": self._held}
             answer = await self._patiently(functools.partial(self._beats.post, path, document))
             self._tally.note("heartbeat", time.perf_counter() - begin)
-            self._tally.faults["leases lost"] += len(answer["lost"])
+            # A trial that was settled meanwhile is told as lost, too.
+            self._tally.faults["leases lost"] += sum(
+                token in self._held for token in answer["lost"]
+            )
             await asyncio.sleep(heartbeat_seconds * self._random.uniform(*BEAT_SHARE))
 
     async def _patiently(self, call: Any) -> Any:
@@ -223,33 +226,6 @@ def _document(name: str, n_trials: int) -> dict[str, Any]:
         "sampler": "random",
         "n_trials": n_trials,
     }
-
-
-class Processors:
-    """Seconds of work of the API, of PostgreSQL and of ourselves since the last look."""
-
-    def __init__(self, groups: dict[str, int]) -> None:
-        self._groups = groups
-        self._before = self._now()
-
-    def since(self) -> dict[str, float]:
-        now, before = self._now(), self._before
-        self._before = now
-        return {name: now[name] - before[name] for name in now}
-
-    def _now(self) -> dict[str, float]:
-        return {name: sum(_seconds_of(pid)) for name, pid in self._groups.items()}
-
-
-def _seconds_of(pid: int) -> Iterator[float]:
-    root = psutil.Process(pid)
-    if pid == psutil.Process().pid:  # those whom we have started are told apart
-        yield sum(root.cpu_times()[:2])
-        return
-    yield sum(root.cpu_times()[:4])  # with its children that have ended
-    for process in root.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            yield sum(process.cpu_times()[:2])
 
 
 def count(url: str, load: Load) -> list[Figure]:

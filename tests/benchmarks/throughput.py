@@ -13,12 +13,14 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import math
 import multiprocessing
+import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -28,6 +30,7 @@ from tests.acceptance.faults import family
 from tests.benchmarks import stock
 from tests.benchmarks.databases import KINDS, MODULE, STUDY, Databases, databases
 from tests.benchmarks.figures import Figure, Report, ratio
+from tests.benchmarks.processors import Processors
 from tests.benchmarks.protocol import ProtocolWorker
 from tests.benchmarks.service import service_on
 
@@ -44,12 +47,23 @@ def nothing(trial):
     return 0.5
 """
 
-# Trials a second of all clients together, for a turn of so many seconds.
-Turn = Callable[[float], float]
+# How many trials all clients together have served in a turn of so many seconds, and a second.
+Turn = Callable[[float], tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Someone to serve trials, and the processes in which it does so, by a name for each."""
+
+    turn: Turn
+    groups: Mapping[str, int]
+
+
+Contenders = Iterator[Contender]
 
 
 @contextlib.contextmanager
-def hpo(url: str) -> Iterator[Turn]:
+def hpo(url: str, _sampler: str) -> Contenders:
     """Protocol clients of a real service, in this process: they need a tenth of a core."""
     with service_on(url) as service, asyncio.Runner() as runner:
         workers = [ProtocolWorker(service.port, name=f"bench:{i}") for i in range(N_CLIENTS)]
@@ -57,26 +71,36 @@ def hpo(url: str) -> Iterator[Turn]:
         async def register() -> None:
             await asyncio.gather(*(worker.register() for worker in workers))
 
-        async def turn(seconds: float) -> float:
-            return sum(await asyncio.gather(*(_serve_for(worker, seconds) for worker in workers)))
+        async def turn(seconds: float) -> tuple[float, float]:
+            return together(
+                await asyncio.gather(*(_serve_for(worker, seconds) for worker in workers))
+            )
 
         runner.run(register())
-        yield lambda seconds: runner.run(turn(seconds))
+        yield Contender(
+            turn=lambda seconds: runner.run(turn(seconds)),
+            groups={"the API": service.api.pid, "the clients": os.getpid()},
+        )
         for worker in workers:
             worker.close()
 
 
-async def _serve_for(worker: ProtocolWorker, seconds: float) -> float:
+def together(served: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Trials and trials a second of all; each ended its last trial in its own time."""
+    return sum(n for n, _ in served), sum(n / seconds for n, seconds in served)
+
+
+async def _serve_for(worker: ProtocolWorker, seconds: float) -> tuple[int, float]:
     begin = time.perf_counter()
     n_trials = 0
     while time.perf_counter() - begin < seconds:
         assert await worker.serve_one()
         n_trials += 1
-    return n_trials / (time.perf_counter() - begin)
+    return n_trials, time.perf_counter() - begin
 
 
 @contextlib.contextmanager
-def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Iterator[Turn]:
+def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Contenders:
     """Processes of stock Optuna on the database, or behind the gRPC proxy on this port."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -88,17 +112,16 @@ def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Itera
         pipes.append(ours)
         processes.append(process)
 
-    def turn(seconds: float) -> float:
+    def turn(seconds: float) -> tuple[float, float]:
         for pipe in pipes:
             pipe.send(seconds)
-        turns = [pipe.recv() for pipe in pipes]
-        return sum(n_trials / took for n_trials, took in turns)
+        return together([pipe.recv() for pipe in pipes])
 
     try:
         for pipe in pipes:
             assert pipe.poll(READY_SECONDS), "a process of Optuna did not get ready"
             pipe.recv()
-        yield turn
+        yield Contender(turn=turn, groups={str(found.pid): found.pid for found in processes})
     finally:
         for process in processes:
             process.terminate()
@@ -106,22 +129,23 @@ def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Itera
 
 
 @contextlib.contextmanager
-def grpc_proxy(url: str, sampler: str) -> Iterator[Turn]:
+def grpc_proxy(url: str, sampler: str) -> Contenders:
     """Processes of stock Optuna behind one process of its gRPC proxy."""
     context = multiprocessing.get_context("spawn")
     port = free_port()
     proxy = context.Process(target=stock.serve_proxy, args=(url, port), daemon=True)
     proxy.start()
     try:
-        with stock_optuna(url, sampler, port) as turn:
-            yield turn
+        with stock_optuna(url, sampler, port) as behind:
+            assert proxy.pid is not None
+            yield Contender(turn=behind.turn, groups={**behind.groups, "the proxy": proxy.pid})
     finally:
         proxy.terminate()
         proxy.join()
 
 
 @contextlib.contextmanager
-def children(url: str, _sampler: str) -> Iterator[Turn]:
+def children(url: str, _sampler: str) -> Contenders:
     """Trials in processes of their own: a real worker with a slot for each client."""
     with tempfile.TemporaryDirectory() as folder, service_on(url) as service:
         (Path(folder) / f"{MODULE}.py").write_text(OBJECTIVE)
@@ -131,17 +155,19 @@ def children(url: str, _sampler: str) -> Iterator[Turn]:
         def n_complete() -> int:
             return int(service.client.study(STUDY)["counts"]["COMPLETE"])
 
-        def turn(seconds: float) -> float:
+        def turn(seconds: float) -> tuple[float, float]:
             with working(worker.pid):
                 n_before, begin = n_complete(), time.perf_counter()
                 time.sleep(seconds)
-                return (n_complete() - n_before) / (time.perf_counter() - begin)
+                return together([(n_complete() - n_before, time.perf_counter() - begin)])
 
         before = n_complete()
         await_fact(lambda: n_complete() > before, what="for a trial")
         stand_still(worker.pid)
         try:
-            yield turn
+            yield Contender(
+                turn=turn, groups={"the API": service.api.pid, "the worker": worker.pid}
+            )
         finally:
             go_on(worker.pid)
 
@@ -169,12 +195,15 @@ def working(pid: int) -> Iterator[None]:
         stand_still(pid)
 
 
-PEERS: dict[str, Callable[[str, str], contextlib.AbstractContextManager[Turn]]] = {
+CONTENDERS: Mapping[str, Callable[[str, str], contextlib.AbstractContextManager[Contender]]] = {
+    "hpo": hpo,
     "stock": stock_optuna,
     "grpc": grpc_proxy,
     "children": children,
 }
+PEERS = [name for name in CONTENDERS if name != "hpo"]
 NAMES = {
+    "hpo": "hpo",
     "stock": "stock Optuna",
     "grpc": "Optuna's gRPC proxy",
     "children": "hpo with real children",
@@ -197,23 +226,36 @@ CASES = (
 )
 
 
-def rates(
+@dataclass
+class Found:
+    """What one contender has done, once for each round."""
+
+    rates: list[float] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)  # processor's milliseconds for a trial
+
+
+def found_of(
     places: Databases, case: Case, *, n_rounds: int, turn_seconds: float
-) -> dict[str, list[float]]:
-    """Trials a second of each contender in each round, after a short turn to warm up."""
+) -> dict[str, Found]:
+    """What each contender does in each round, after a short turn to warm up."""
+    server = {} if places.pid is None else {"PostgreSQL": places.pid}
     with contextlib.ExitStack() as stack:
-        turns = {}
+        contenders = {}
         for name in ("hpo", *case.peers):
             url = stack.enter_context(places.stored(case.n_stored, case.sampler))
-            contender = hpo(url) if name == "hpo" else PEERS[name](url, case.sampler)
-            turns[name] = stack.enter_context(contender)
-        found: dict[str, list[float]] = {name: [] for name in turns}
-        for turn in turns.values():
-            turn(turn_seconds / 5)
+            contenders[name] = stack.enter_context(CONTENDERS[name](url, case.sampler))
+        for contender in contenders.values():
+            contender.turn(turn_seconds / 5)
+        found = {name: Found() for name in contenders}
         order = random.Random(1)
         for _ in range(n_rounds):
-            for name in order.sample(list(turns), k=len(turns)):
-                found[name].append(turns[name](turn_seconds))
+            for name in order.sample(list(contenders), k=len(contenders)):
+                contender = contenders[name]
+                processors = Processors({**contender.groups, **server})
+                n_trials, rate = contender.turn(turn_seconds)
+                work = 1000 * sum(processors.since().values())
+                found[name].rates.append(rate)
+                found[name].work.append(work / n_trials if n_trials else math.inf)
         return found
 
 
@@ -238,20 +280,24 @@ def measure(
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder, databases(kind, Path(folder)) as places:
             for case in cases:
-                found = rates(places, case, n_rounds=n_rounds, turn_seconds=turn_seconds)
+                found = found_of(places, case, n_rounds=n_rounds, turn_seconds=turn_seconds)
                 report.add(*_figures(places.kind, case, found))
 
 
-def _figures(kind: str, case: Case, found: dict[str, list[float]]) -> Iterator[Figure]:
+def _figures(kind: str, case: Case, found: Mapping[str, Found]) -> Iterator[Figure]:
     what = f"{kind}, {case.n_stored:,} stored, {case.sampler}"
-    for name, values in found.items():
-        label = f"{NAMES.get(name, name)}, {what}"
-        yield Figure(part=PART, name=label, values=values, unit="trials/s")
+    ours = found["hpo"]
+    for name, theirs in found.items():
+        label = f"{NAMES[name]}, {what}"
+        yield Figure(part=PART, name=label, values=theirs.rates, unit="trials/s")
+        # Work does not depend on what neighbours leave of the machine.
+        yield Figure(part=PART, name=f"{label}: work", values=theirs.work, unit="ms/trial")
     for peer in case.peers:
         # The bounds are those of the random sampler: what TPE thinks costs both the same.
         bound = bound_of(kind, case.n_stored, peer) if case.sampler == "random" else None
-        label = f"hpo / {NAMES[peer]}, {what}"
-        yield ratio(PART, label, found["hpo"], found[peer], at_least=bound)
+        theirs, label = found[peer], f"hpo / {NAMES[peer]}, {what}"
+        yield ratio(PART, label, ours.rates, theirs.rates, at_least=bound)
+        yield ratio(PART, f"work of {NAMES[peer]} / of hpo, {what}", theirs.work, ours.work)
 
 
 def main() -> None:
@@ -259,7 +305,7 @@ def main() -> None:
     parser.add_argument("--kind", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--stored", type=int, nargs="+", default=[1_000])
     parser.add_argument("--sampler", nargs="+", default=["random"], choices=list(stock.SAMPLERS))
-    parser.add_argument("--peers", nargs="*", default=["stock"], choices=list(PEERS))
+    parser.add_argument("--peers", nargs="*", default=["stock"], choices=PEERS)
     parser.add_argument("--rounds", type=int, default=N_ROUNDS)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="for each turn")
     options = parser.parse_args()
