@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.throughput --kind postgresql --stored 1000 --peers stock
 
-`children` are trials in processes of a real worker; they are shown, not judged. Every contender
-works on a copy of the same database and keeps its processes from turn to turn. A round is one turn
-of each, in random order, so that what slows the machine slows all of them.
+`children` are trials in processes of a real worker, `ray` is Ray Tune where it is installed; both
+are shown, not judged. Every contender works on a copy of the same database and keeps its processes
+from turn to turn. A round is one turn of each, in random order, so that what slows the machine
+slows all of them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import itertools
+import json
 import math
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -195,11 +201,35 @@ def working(pid: int) -> Iterator[None]:
         stand_still(pid)
 
 
+@contextlib.contextmanager
+def ray_tune(url: str, sampler: str) -> Contenders:
+    """Ray Tune with Optuna's search; a turn is a trial for each client, however long that takes."""
+    command = [sys.executable, "-m", "tests.benchmarks.ray_tune", url, sampler]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True, **pipes)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    questions, answers = process.stdin, process.stdout
+
+    def turn(_seconds: float) -> tuple[float, float]:
+        questions.write("serve\n")
+        questions.flush()
+        return together([json.loads(answers.readline())])
+
+    try:
+        assert answers.readline(), "Ray did not start"
+        yield Contender(turn=turn, groups={"Ray": process.pid})
+    finally:
+        questions.close()
+        process.wait()
+
+
 CONTENDERS: Mapping[str, Callable[[str, str], contextlib.AbstractContextManager[Contender]]] = {
     "hpo": hpo,
     "stock": stock_optuna,
     "grpc": grpc_proxy,
     "children": children,
+    "ray": ray_tune,
 }
 PEERS = [name for name in CONTENDERS if name != "hpo"]
 NAMES = {
@@ -207,6 +237,7 @@ NAMES = {
     "stock": "stock Optuna",
     "grpc": "Optuna's gRPC proxy",
     "children": "hpo with real children",
+    "ray": "Ray Tune with Optuna",
 }
 
 
@@ -224,6 +255,14 @@ CASES = (
     Case(n_stored=1_000, sampler="tpe", peers=("stock",)),
     Case(n_stored=10_000, sampler="random", peers=("stock",)),
 )
+
+
+def cases() -> tuple[Case, ...]:
+    """All of them; Ray Tune is among the peers where it is installed."""
+    if importlib.util.find_spec("ray") is None:
+        return CASES
+    first, *rest = CASES
+    return replace(first, peers=(*first.peers, "ray")), *rest
 
 
 @dataclass
@@ -272,14 +311,14 @@ def measure(
     report: Report,
     *,
     kinds: Sequence[str] = KINDS,
-    cases: Sequence[Case] = CASES,
+    chosen: Sequence[Case] | None = None,
     n_rounds: int = N_ROUNDS,
     turn_seconds: float = TURN_SECONDS,
 ) -> None:
     """Adds the rates of all contenders, and how many times as fast the service is."""
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder, databases(kind, Path(folder)) as places:
-            for case in cases:
+            for case in cases() if chosen is None else chosen:
                 found = found_of(places, case, n_rounds=n_rounds, turn_seconds=turn_seconds)
                 report.add(*_figures(places.kind, case, found))
 
@@ -309,14 +348,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=N_ROUNDS)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="for each turn")
     options = parser.parse_args()
-    cases = [
+    chosen = [
         Case(n_stored=n_stored, sampler=sampler, peers=options.peers)
         for n_stored, sampler in itertools.product(options.stored, options.sampler)
     ]
     measure(
         Report(),
         kinds=options.kind,
-        cases=cases,
+        chosen=chosen,
         n_rounds=options.rounds,
         turn_seconds=options.seconds,
     )
