@@ -148,7 +148,7 @@ def _lifespan_of(
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
             await service.feed.ended()
-            dashboard.close()
+            await dashboard.close()
             with contextlib.suppress(HpoError):
                 await anyio.to_thread.run_sync(service.guard.note_uses)
             await anyio.to_thread.run_sync(service.store.close)

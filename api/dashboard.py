@@ -2,19 +2,21 @@
 
 It gets every path that no route of ours takes, because its page asks for /static and /api at
 the root of the site. It writes, so only reading goes through unless writes are allowed; who may
-read is the rule of `api.access`, as for every path.
+read is the rule of `api.access`, as for every path. The pages are made in a process of their own.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from pathlib import Path
 
 import anyio.to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.dashboard_process import DashboardProcess
+from api.dashboard_server import N_DELETED
 from api.errors import ReadOnly, problem
 from api.prefix import Prefixed
+from api.relay import Relay
 from api.routes import path_of
 from api.upkeep import Upkeep
 from storage.store import Store
@@ -30,8 +32,6 @@ PATHS = (
     "/favicon.ico/",
     "/incompatible-rdb-schema/",
 )
-# The dashboard holds the interpreter while it works; few threads leave the others to the service.
-THREADS = 4
 
 
 class Dashboard:
@@ -40,10 +40,9 @@ class Dashboard:
     def __init__(self, store: Store, upkeep: Upkeep, *, writes: bool) -> None:
         self._store, self._upkeep, self._writes = store, upkeep, writes
         self._prefixed = Prefixed(self._serve)
-        self._building = threading.Lock()
-        self._app: Any = None  # a2wsgi.WSGIMiddleware, which loads with the first request
-        # It caches by Optuna's ids, which SQLite uses again: a new one after each deleted study.
-        self._n_deleted = -1
+        self.process = DashboardProcess(store, writes=writes)
+        self._relay: Relay | None = None
+        upkeep.add_chore("end the idle dashboard", self.process.end_if_idle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -54,38 +53,26 @@ class Dashboard:
         self._upkeep.check_prepared()
         await self._prefixed(scope, receive, send)
 
+    async def close(self) -> None:
+        """Ends the process that serves the pages."""
+        if self._relay is not None:
+            await self._relay.close()
+        await anyio.to_thread.run_sync(self.process.close)
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_stale = self._n_deleted != self._store.deleting.n_purged
-        app = await anyio.to_thread.run_sync(self._build) if is_stale else self._app
-        await app(_with_accept_encoding(scope), receive, send)
+        with self.process.in_use():
+            relay = await self._relay_to(await anyio.to_thread.run_sync(self.process.socket_path))
+            headers = {N_DELETED: str(self._store.deleting.n_purged)}
+            await relay.send_on(scope, receive, send, **headers)
 
-    def close(self) -> None:
-        """Ends the threads of the dashboard."""
-        if self._app is not None:
-            self._app.executor.shutdown(wait=False)
-
-    def _build(self) -> ASGIApp:
-        with self._building:
-            n_deleted = self._store.deleting.n_purged
-            if self._n_deleted != n_deleted:
-                self._app, self._n_deleted = _wsgi_as_asgi(self._store), n_deleted
-            app: ASGIApp = self._app
-            return app
-
-
-def _wsgi_as_asgi(store: Store) -> Any:
-    import optuna_dashboard
-    from a2wsgi import WSGIMiddleware
-
-    wsgi = optuna_dashboard.wsgi(store.dashboard_storage(), artifact_store=store.artifacts)
-    return WSGIMiddleware(wsgi, workers=THREADS)
-
-
-def _with_accept_encoding(scope: Scope) -> Scope:
-    """The dashboard answers 500 for a file when a client does not send this header."""
-    if any(name == b"accept-encoding" for name, _ in scope["headers"]):
-        return scope
-    return {**scope, "headers": [*scope["headers"], (b"accept-encoding", b"identity")]}
+    async def _relay_to(self, path: Path) -> Relay:
+        relay = self._relay
+        if relay is None or relay.socket_path != path:
+            self._relay = Relay(path)
+            if relay is not None:
+                await relay.close()
+            return self._relay
+        return relay
 
 
 def _is_dashboards(path: str) -> bool:

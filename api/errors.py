@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from api.faults import Fault, fault_of
 from api.request_ids import REQUEST_ID
 from api.routes import path_of, routes_of
-from hpo.errors import HpoError, InvalidField
+from hpo.errors import HpoError
 from hpo.numbers import strict
 
 logger = logging.getLogger(__name__)
@@ -139,8 +139,6 @@ def problem_of(error: HpoError) -> Response:
     """The problem document of an error of the house."""
     if error.code not in STATUSES:
         return internal(error)
-    if isinstance(error, InvalidField):
-        return problem_of(InvalidRequest([Fault(error.field, error.message)]))
     return problem(error.code, str(error), **error.facts)
 
 

@@ -68,6 +68,7 @@ def check_token_name(name: str) -> str:
 class InvalidToken(HpoError):
     """What was given as a token cannot be one."""
 
+    code = "invalid_token"
     exit_code = Exit.DENIED
 
 

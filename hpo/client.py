@@ -1,4 +1,4 @@
-"""The Python client of the service, synchronous; scripts, the command line and workers share it.
+"""The Python client of the service, synchronous; scripts and the command line share it.
 
 It repeats nothing by itself: whoever calls knows which request may be sent again. Answers are the
 API's documents as dicts, with non-finite values of trials turned back into floats.
@@ -8,100 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx2
 
-from hpo.access import Role, token_of
-from hpo.errors import HpoError, Unavailable
-from hpo.exits import Exit
+from hpo.access import Role
+from hpo.connection import AccessDenied, ApiError, Connection, Document, read
+from hpo.errors import HpoError
 from hpo.files import written_aside
-from hpo.numbers import decode_number, strict
+from hpo.numbers import decode_number
 
 if TYPE_CHECKING:
     from hpo.ask import AskedTrial
     from hpo.events import Event
     from hpo.handle import GivenSpace, Study
 
+__all__ = ["AccessDenied", "ApiError", "Client"]
+
 PAGE_LIMIT = 500
 STUDY_PAGE_LIMIT = 50
 LOG_PAGE_LIMIT = 1000
-AWAY = frozenset({429, 502, 503, 504})
 NO_CONTENT = 204
-DENIED = frozenset({401, 403})
-MODEL_SECONDS = 300.0  # until the service has a whole model on its disk
 COPY_SECONDS = 600.0  # until a whole study stands in the database anew
 PIECE_BYTES = 1024 * 1024
 
-Document = Mapping[str, Any]
 
-
-class ApiError(HpoError):
-    """The service refused a request."""
-
-    code: str  # type: ignore[misc]  # the class variable of the others: here each problem has its own
-
-    def __init__(self, status: int, problem: Document) -> None:
-        super().__init__(_message_of(status, problem))
-        self.status, self.problem = status, problem
-        self.code = str(problem.get("code", "error"))
-
-
-class AccessDenied(ApiError):
-    """The service asks for a token, or for one of another role."""
-
-    exit_code = Exit.DENIED  # of the command line
-
-
-class _Bearer(httpx2.Auth):
-    """Asks for the token at each request, so that a file with it may be replaced."""
-
-    def __init__(self, secret: Callable[[], str | None]) -> None:
-        self._secret = secret
-
-    def auth_flow(
-        self, request: httpx2.Request
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        if token := self._secret():
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
-
-
-class Client:
+class Client(Connection):
     """Speaks to the API at `url`. Safe to share between threads; use it as a context manager.
 
     `token` is what a service with tokens asks for, or a function that answers it for each
     request; without one it comes from HPO_TOKEN, or from the file that HPO_TOKEN_FILE names.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | Callable[[], str | None] | None = None,
-        timeout_seconds: float = 30.0,
-        transport: httpx2.BaseTransport | None = None,
-    ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"url must begin with http:// or https://, got {url!r}")
-        self.url = url.rstrip("/")
-        self._token = token if token is not None else token_of(os.environ)
-        self._timeout_seconds = timeout_seconds
-        self._at_close = contextlib.ExitStack()
-        self._http = httpx2.Client(
-            timeout=timeout_seconds,
-            auth=_Bearer(self._secret),
-            # A worker polls with one connection per slot, and reports beside it.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=50),
-            transport=transport,
-            # HTTP_PROXY is for the world outside; a proxy cannot reach this machine's loopback.
-            trust_env=not _is_loopback(self.url),
-        )
 
     @classmethod
     def local(cls, data: Path | str = "hpo-data", **options: Any) -> Client:
@@ -116,21 +56,6 @@ class Client:
         client = cls(url)
         client._at_close.callback(end)
         return client
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connections, and ends the service that `local` has started."""
-        with self._at_close:
-            self._http.close()
-
-    @property
-    def is_closed(self) -> bool:
-        return self._http.is_closed
 
     def launch(
         self,
@@ -171,7 +96,7 @@ class Client:
         With an idempotency `key` the same call may be made again when its answer was lost.
         """
         response = self._send("POST", "/v1/studies", document, key=key)
-        return _read(response), response.status_code == httpx2.codes.CREATED
+        return read(response), response.status_code == httpx2.codes.CREATED
 
     def study(self, name: str) -> dict[str, Any]:
         """One study with its counts and best trial."""
@@ -190,7 +115,7 @@ class Client:
         """One study, as soon as it is in such a state, or after `wait_seconds` as it is."""
         query = {"wait_seconds": wait_seconds, "state": list(states)}
         response = self._send("GET", _study_path(name), query=query, wait_seconds=wait_seconds)
-        return _read(response)
+        return read(response)
 
     def events(
         self,
@@ -215,13 +140,7 @@ class Client:
         """One connection to a stream of events; see `events`."""
         path = "/v1/events" if study is None else f"{_study_path(study)}/events"
         asked = {key: value for key, value in query.items() if value is not None}
-        with (
-            self._reaching(),
-            self._http.stream("GET", self.url + path, params=asked) as response,
-        ):
-            if not response.is_success:
-                response.read()
-                self._refuse(response)
+        with self._stream(path, asked) as response:
             yield httpx2.EventSource(response)
 
     def studies(self, **query: Any) -> Iterator[dict[str, Any]]:
@@ -234,7 +153,7 @@ class Client:
     def study_and_etag(self, name: str) -> tuple[dict[str, Any], str]:
         """One study, and the version that `amend_study` takes."""
         response = self._send("GET", _study_path(name))
-        return _read(response), response.headers.get("ETag", "")
+        return read(response), response.headers.get("ETag", "")
 
     def amend_study(
         self, name: str, changes: Document, *, etag: str | None = None
@@ -245,7 +164,7 @@ class Client:
         `precondition_failed`.
         """
         headers = None if etag is None else {"If-Match": etag}
-        return _read(self._send("PATCH", _study_path(name), changes, headers=headers))
+        return read(self._send("PATCH", _study_path(name), changes, headers=headers))
 
     def pause_study(self, name: str) -> dict[str, Any]:
         """Hands out nothing more; running trials are given back at their next report."""
@@ -261,7 +180,7 @@ class Client:
 
     def cancel_study(self, name: str, *, now: bool = False) -> dict[str, Any]:
         """As `stop_study`, and running trials end at their next report, or `now`."""
-        return _read(self._send("POST", f"{_study_path(name)}/cancel", {"now": now}))
+        return self._post(f"{_study_path(name)}/cancel", {"now": now})
 
     def archive_study(self, name: str) -> dict[str, Any]:
         """Leaves a study that has ended or is paused out of lists."""
@@ -282,7 +201,7 @@ class Client:
         from hpo.listening import await_gone
 
         query = {"force": str(force).lower()}
-        study = _read(self._send("DELETE", _study_path(name), query=query))
+        study = read(self._send("DELETE", _study_path(name), query=query))
         await_gone(self, study, timeout_seconds=timeout_seconds)
         return study
 
@@ -302,28 +221,24 @@ class Client:
             "import_trials": import_trials,
         }
         path, patience = f"{_study_path(name)}/clone", COPY_SECONDS
-        return _read(self._send("POST", path, document, wait_seconds=patience, key=key))
+        return self._post(path, document, wait_seconds=patience, key=key)
 
     def warm_start(
         self, name: str, source: str, *, k: int = 5, extend: bool = False, key: str | None = None
     ) -> dict[str, Any]:
         """Has the best `k` trials of the study `source` tried in this one."""
         document = {"from": source, "k": k, "extend": extend}
-        return _read(self._send("POST", f"{_study_path(name)}/warm-start", document, key=key))
+        return self._post(f"{_study_path(name)}/warm-start", document, key=key)
 
     def adopt_study(self, document: Document) -> dict[str, Any]:
         """Makes a study of plain Optuna in the service's database one of the service."""
         path = "/v1/studies/adopt"
-        return _read(self._send("POST", path, document, wait_seconds=COPY_SECONDS))
+        return self._post(path, document, wait_seconds=COPY_SECONDS)
 
     @contextlib.contextmanager
     def exported(self, name: str, form: str = "json") -> Iterator[Iterator[bytes]]:
         """A whole study as JSON, or its trials as CSV, piece by piece."""
-        url, query = f"{self.url}{_study_path(name)}/export", {"format": form}
-        with self._reaching(), self._http.stream("GET", url, params=query) as response:
-            if not response.is_success:
-                response.read()
-                self._refuse(response)
+        with self._stream(f"{_study_path(name)}/export", {"format": form}) as response:
             yield response.iter_bytes(PIECE_BYTES)
 
     def export_study(
@@ -352,19 +267,16 @@ class Client:
         headers = {"Content-Type": "application/json", "Content-Length": str(file.stat().st_size)}
         if key is not None:
             headers["Idempotency-Key"] = key
-        timeout = httpx2.Timeout(self._timeout_seconds, read=COPY_SECONDS)
-        with self._reaching(), file.open("rb") as opened:
-            response = self._http.request(
+        with file.open("rb") as opened:
+            response = self._upload(
                 "POST",
-                f"{self.url}/v1/studies/import",
-                content=iter(lambda: opened.read(PIECE_BYTES), b""),
+                "/v1/studies/import",
+                iter(lambda: opened.read(PIECE_BYTES), b""),
+                read_seconds=COPY_SECONDS,
                 headers=headers,
                 params={} if name is None else {"name": name},
-                timeout=timeout,
             )
-        if not response.is_success:
-            self._refuse(response)
-        return _read(response)
+        return read(response)
 
     def best(self, name: str) -> dict[str, Any]:
         """The best trial. Raises ApiError with code `no_completed_trial` when there is none."""
@@ -384,7 +296,7 @@ class Client:
 
     def trial(self, name: str, number: int) -> dict[str, Any]:
         """One trial with its curve and attempts."""
-        return _decoded_trial(self._get(_trial_path(name, number)))
+        return _decoded_trial(self._get(trial_path(name, number)))
 
     def log(
         self,
@@ -400,7 +312,7 @@ class Client:
         `after` is the id of the last chunk seen.
         """
         query = {"limit": LOG_PAGE_LIMIT, "tail": tail, "attempt": attempt, "after": after}
-        return self._pages(f"{_trial_path(name, number)}/log", query)
+        return self._pages(f"{trial_path(name, number)}/log", query)
 
     def enqueue(
         self,
@@ -416,29 +328,27 @@ class Client:
         idempotency `key` the same call may be made again when its answer was lost.
         """
         document = {"points": [dict(point) for point in points], "extend": extend}
-        response = self._send("POST", f"{_study_path(name)}/trials", document, key=key)
-        return list(_read(response)["numbers"])
+        return list(self._post(f"{_study_path(name)}/trials", document, key=key)["numbers"])
 
     def requeue(
         self, name: str, number: int, *, extend: bool = False, key: str | None = None
     ) -> int:
         """Has the parameters of a trial that has ended tried once more; answers the new number."""
-        path = f"{_trial_path(name, number)}/requeue"
-        response = self._send("POST", path, {"extend": extend}, key=key)
-        return int(_read(response)["numbers"][0])
+        path = f"{trial_path(name, number)}/requeue"
+        return int(self._post(path, {"extend": extend}, key=key)["numbers"][0])
 
     def cancel_trial(self, name: str, number: int) -> dict[str, Any]:
         """Ends one trial; one that a worker runs is told so at its next report."""
-        return _decoded_trial(self._post(f"{_trial_path(name, number)}/cancel"))
+        return _decoded_trial(self._post(f"{trial_path(name, number)}/cancel"))
 
     def exclude_trial(self, name: str, number: int, reason: str = "") -> dict[str, Any]:
         """Takes a finished trial out of best, history and analysis."""
-        path = f"{_trial_path(name, number)}/exclude"
-        return _decoded_trial(_read(self._send("POST", path, {"reason": reason})))
+        path = f"{trial_path(name, number)}/exclude"
+        return _decoded_trial(self._post(path, {"reason": reason}))
 
     def include_trial(self, name: str, number: int) -> dict[str, Any]:
         """Takes an excluded trial in again."""
-        return _decoded_trial(self._post(f"{_trial_path(name, number)}/include"))
+        return _decoded_trial(self._post(f"{trial_path(name, number)}/include"))
 
     def importances(self, name: str) -> dict[str, Any]:
         """How much each parameter matters. Raises ApiError with code `too_few_trials`."""
@@ -473,7 +383,7 @@ class Client:
 
     def create_token(self, name: str, role: Role) -> dict[str, Any]:
         """Makes a token; its secret stands in the answer and nowhere else."""
-        return _read(self._send("POST", "/v1/tokens", {"name": name, "role": role.value}))
+        return self._post("/v1/tokens", {"name": name, "role": role.value})
 
     def revoke_token(self, name: str) -> None:
         """Revokes a token; safe to repeat."""
@@ -483,26 +393,11 @@ class Client:
         """Raises Unavailable when the service or its database is away or not in order."""
         self._get("/readyz")
 
-    def register(self, document: Document) -> dict[str, Any]:
-        """Registers a worker process; the answer holds the heartbeat and lease times."""
-        return _read(self._send("POST", "/v1/workers", document))
-
-    def heartbeat(self, worker_id: str, tokens: Sequence[str]) -> dict[str, Any]:
-        """Renews the leases of `tokens`; the answer lists those that are lost."""
-        document = {"tokens": list(tokens)}
-        return _read(self._send("POST", f"/v1/workers/{worker_id}/heartbeat", document))
-
-    def claim(self, document: Document) -> dict[str, Any] | None:
-        """A trial under a lease; None when there was none within its `wait_seconds`."""
-        wait_seconds = float(document.get("wait_seconds", 0))
-        response = self._send("POST", "/v1/claims", document, wait_seconds=wait_seconds)
-        return None if response.status_code == NO_CONTENT else _read(response)
-
     def post_ask(self, study: str, document: Document, *, key: str | None = None) -> dict[str, Any]:
         """Trials of a study without an objective, as a document; `ask` makes one of them handy."""
         wait_seconds = float(document.get("wait_seconds", 0))
         path = f"{_study_path(study)}/ask"
-        return _read(self._send("POST", path, document, wait_seconds=wait_seconds, key=key))
+        return self._post(path, document, wait_seconds=wait_seconds, key=key)
 
     def ask(self, study: str, **options: Any) -> AskedTrial:
         """A trial to try and tell of, best in a `with`; the options are those of `hpo.ask.ask`.
@@ -523,30 +418,8 @@ class Client:
         self, study: str, number: int, verb: str, document: Document
     ) -> dict[str, Any] | None:
         """What a worker says of a trial it holds: start, suggest, report, complete, …, log."""
-        response = self._send("POST", f"{_trial_path(study, number)}/{verb}", document)
-        return None if response.status_code == NO_CONTENT else _read(response)
-
-    def offer_model(self, study: str, number: int, document: Document) -> dict[str, Any]:
-        """Whether the service wants the model of a trial that a worker holds."""
-        return _read(self._send("POST", f"{_trial_path(study, number)}/model", document))
-
-    def put_model(
-        self, study: str, number: int, pieces: Iterator[bytes], *, size_bytes: int, token: str
-    ) -> None:
-        """Sends the model that was offered, piece by piece."""
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(size_bytes),
-            "Lease-Token": token,
-        }
-        timeout = httpx2.Timeout(self._timeout_seconds, read=MODEL_SECONDS)
-        path = f"{_trial_path(study, number)}/model"
-        with self._reaching():
-            response = self._http.request(
-                "PUT", self.url + path, content=pieces, headers=headers, timeout=timeout
-            )
-        if not response.is_success:
-            self._refuse(response)
+        response = self._send("POST", f"{trial_path(study, number)}/{verb}", document)
+        return None if response.status_code == NO_CONTENT else read(response)
 
     def download_model(
         self,
@@ -561,100 +434,10 @@ class Client:
         `on_bytes` is told how many have come, of how many. Raises ApiError with code `not_found`
         when the trial has no model, HpoError when what came is not what was stored.
         """
-        url = f"{self.url}{_trial_path(study, number)}/model"
-        with self._reaching(), self._http.stream("GET", url) as response:
-            if not response.is_success:
-                response.read()
-                self._refuse(response)
-            with written_aside(file) as aside:
-                _save(response, aside, on_bytes)
+        path = f"{trial_path(study, number)}/model"
+        with self._stream(path) as response, written_aside(file) as aside:
+            _save(response, aside, on_bytes)
         return file
-
-    def _get(self, path: str, query: Document | None = None) -> dict[str, Any]:
-        return _read(self._send("GET", path, query=query))
-
-    def _post(self, path: str) -> dict[str, Any]:
-        return _read(self._send("POST", path))
-
-    def _pages(self, path: str, query: Document) -> Iterator[dict[str, Any]]:
-        asked = {key: value for key, value in query.items() if value is not None}
-        while True:
-            page = self._get(path, asked)
-            yield from page["items"]
-            if page["next"] is None:
-                return
-            asked["after"] = page["next"]
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        document: Document | None = None,
-        *,
-        query: Document | None = None,
-        wait_seconds: float = 0.0,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> httpx2.Response:
-        sent = dict(headers or {})
-        if document is not None:
-            sent["Content-Type"] = "application/json"
-        if key is not None:
-            sent["Idempotency-Key"] = key
-        with self._reaching():
-            response = self._http.request(
-                method,
-                self.url + path,
-                content=None if document is None else _encoded(document),
-                headers=sent,
-                params=query,
-                timeout=self._timeout_seconds + wait_seconds,
-            )
-        if not response.is_success:
-            self._refuse(response)
-        return response
-
-    @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Turns what the network does into Unavailable."""
-        try:
-            yield
-        except httpx2.TransportError as error:
-            raise Unavailable(
-                f"no answer from {self.url} ({str(error) or type(error).__name__}); "
-                "start it with `hpo api` or `hpo up`, or give its address with --url",
-                url=self.url,
-            ) from error
-        except RuntimeError as error:
-            if not self._http.is_closed:
-                raise
-            raise Unavailable("this client has been closed", url=self.url) from error
-
-    def _with_cure(self, problem: Document) -> Document:
-        """A refusal in the words of somebody who has no header to set."""
-        if problem.get("code") != "unauthorized":
-            return problem
-        fault = (
-            "does not know this token, or it was revoked" if self._secret() else "asks for a token"
-        )
-        detail = (
-            f"{self.url} {fault}: put one into HPO_TOKEN, or the name of its file into "
-            "HPO_TOKEN_FILE; an administrator makes one by `hpo token create`"
-        )
-        return {**problem, "detail": detail}
-
-    def _secret(self) -> str | None:
-        return self._token() if callable(self._token) else self._token
-
-    def _refuse(self, response: httpx2.Response) -> NoReturn:
-        problem = _problem_of(response)
-        if response.status_code in AWAY:
-            facts = {key: value for key, value in problem.items() if key not in ("url", "message")}
-            detail = _message_of(response.status_code, problem)
-            raise Unavailable(f"{self.url} is not ready: {detail}", url=self.url, **facts)
-        if response.status_code in DENIED:
-            raise AccessDenied(response.status_code, self._with_cure(problem))
-        raise ApiError(response.status_code, problem)
 
 
 def _save(response: httpx2.Response, path: Path, on_bytes: Callable[[int, int], None]) -> None:
@@ -671,49 +454,11 @@ def _save(response: httpx2.Response, path: Path, on_bytes: Callable[[int, int], 
         raise HpoError("the model came with another SHA-256 than it was stored with; try again")
 
 
-def _encoded(document: Document) -> bytes:
-    return json.dumps(strict(dict(document)), allow_nan=False).encode()
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _read(response: httpx2.Response) -> dict[str, Any]:
-    """The JSON object of an answer. Raises ApiError for anything else, such as a proxy's page."""
-    try:
-        document = json.loads(response.content, parse_constant=_refuse_constant)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        detail = f"{response.url} did not answer in JSON; is this the address of the hpo service?"
-        raise ApiError(response.status_code, {"code": "not_json", "detail": detail})
-    return document
-
-
-def _problem_of(response: httpx2.Response) -> Document:
-    try:
-        return _read(response)
-    except ApiError as error:
-        return error.problem
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _message_of(status: int, problem: Document) -> str:
-    fields = [f"{found['field']}: {found['message']}" for found in problem.get("errors", ())]
-    detail = problem.get("detail") or problem.get("title") or f"HTTP status {status}"
-    return "\n".join(fields or [str(detail)])
-
-
 def _study_path(name: str) -> str:
     return f"/v1/studies/{quote(name, safe='')}"
 
 
-def _trial_path(study: str, number: int) -> str:
+def trial_path(study: str, number: int) -> str:
     return f"{_study_path(study)}/trials/{number}"
 
 

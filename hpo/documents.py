@@ -35,6 +35,8 @@ PLAIN_VALUES = {
 class InvalidDocument(HpoError):
     """A document that cannot be read as what it should be."""
 
+    code = "invalid_document"
+
 
 class DocumentLoader(yaml.SafeLoader):
     """Recognises JSON's plain values only, and refuses a key that stands there twice."""

@@ -120,7 +120,8 @@ class InvalidField(HpoError, ValueError):
     code = "invalid"
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
+        errors = [{"field": field, "message": message}]
+        super().__init__(f"{field}: {message}", errors=errors)
         self.field, self.message = field, message
 
 

@@ -165,18 +165,29 @@ class Study:
         self,
         *,
         n_trials: int | None = None,
+        max_parallel_trials: int | None = None,
         max_failed_trials: int | None = None,
         timeout_seconds: float | None = None,
+        trial_timeout_seconds: float | None = None,
+        no_progress_seconds: float | None = None,
+        priority: int | None = None,
     ) -> Study:
-        """Changes what the study may spend; one that has ended goes on if it has room again."""
+        """Changes what the study may spend; one that has ended goes on if it has room again.
+
+        None leaves a limit as it is; `Client.amend_study` lifts one.
+        """
         given = {
             "n_trials": n_trials,
+            "max_parallel_trials": max_parallel_trials,
             "max_failed_trials": max_failed_trials,
             "timeout_seconds": timeout_seconds,
+            "trial_timeout_seconds": trial_timeout_seconds,
+            "no_progress_seconds": no_progress_seconds,
+            "priority": priority,
         }
         changes = {field: value for field, value in given.items() if value is not None}
         if not changes:
-            raise ValueError("give n_trials, max_failed_trials or timeout_seconds")
+            raise ValueError(f"give one of {', '.join(given)}")
         return self._see(lambda name: self._client.amend_study(name, changes))
 
     def enqueue(self, *params: Mapping[str, Any], extend: bool = False) -> list[int]:

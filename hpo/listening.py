@@ -24,6 +24,8 @@ WAIT_SECONDS = 30.0
 class StudyFailed(HpoError):
     """The study ended as failed."""
 
+    code = "study_failed"
+
 
 def listen(
     client: Client,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import socket
-import time
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpo.errors import HpoError
-from hpo.processes import POLL_SECONDS, Part, start_part
+from hpo.processes import Part, start_part
 
 LOG_NAME = "up.log"
 SHOWN_LINES = 15
-START_SECONDS = 200.0  # beyond what `hpo up` grants its own parts
 GRACE_SECONDS = 30.0
 PARTS_SECONDS = 20.0  # for the worker and the API to end, beside the grace of trials
 
@@ -22,34 +21,45 @@ PARTS_SECONDS = 20.0  # for the worker and the API to end, beside the grace of t
 class LocalServiceFailed(HpoError):
     """The service did not start."""
 
+    code = "local_service_failed"
+
 
 def start_service(data: Path, options: Mapping[str, Any]) -> tuple[str, Callable[[], None]]:
     """Starts `hpo up` and waits until it is; answers its address, and what ends it."""
     data.mkdir(parents=True, exist_ok=True)
-    log, port = data / LOG_NAME, _free_port()
+    log = data / LOG_NAME
     start = log.stat().st_size if log.exists() else 0
-    words = ["up", "--data", str(data), "--port", str(port), *_words(options)]
-    part = start_part("service", words, log=log)
+    words = ["up", "--json", "--data", str(data), "--port", "0", *_words(options)]
+    part = start_part("service", words, log=log, stdout=subprocess.PIPE)
     patience = float(options.get("grace_seconds", GRACE_SECONDS)) + PARTS_SECONDS
 
     def end() -> None:
         part.end(patience_seconds=patience, is_urgent=lambda: False)
 
     try:
-        _await_start(part, lambda: _lines(log, start), log)
+        return _address(part, log, start), end
     except BaseException:
         end()
         raise
-    return f"http://127.0.0.1:{port}", end
 
 
-def _await_start(part: Part, lines: Callable[[], list[str]], log: Path) -> None:
-    give_up_at = time.monotonic() + START_SECONDS
-    while not any("is up; Ctrl-C ends it." in line for line in lines()):
-        if part.has_ended or time.monotonic() > give_up_at:
-            said = "\n".join(lines()[-SHOWN_LINES:])
-            raise LocalServiceFailed(f"the service did not start; {log} ends with:\n{said}")
-        time.sleep(POLL_SECONDS)
+def _address(part: Part, log: Path, start: int) -> str:
+    """What `hpo up --json` says when it is up. Raises LocalServiceFailed when it ends before."""
+    assert part.process.stdout is not None
+    with part.process.stdout as answers:
+        line = answers.readline()  # it ends by itself when it cannot start
+    if not line:
+        raise LocalServiceFailed(
+            f"the service did not start: {_why(_lines(log, start))}; see {log}"
+        )
+    return str(json.loads(line)["url"])
+
+
+def _why(lines: list[str]) -> str:
+    """The problem that a command with --json ends with, or its last words."""
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return str(json.loads(lines[-1])["detail"])
+    return "\n".join(lines[-SHOWN_LINES:])
 
 
 def _lines(log: Path, start: int) -> list[str]:
@@ -85,9 +95,3 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

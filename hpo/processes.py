@@ -7,6 +7,7 @@ on the SQLite file. This needs no Linux-only call and works from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -54,25 +55,24 @@ def start_part(
     arguments: Sequence[str],
     *,
     log: Path | None = None,
+    stdout: int | None = None,
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Part:
-    """Starts `hpo` with these arguments; its output goes to `log`, or to where ours goes."""
+    """Starts `hpo` with these arguments; its output goes to `log`, or to where ours goes.
+
+    `stdout` is another place for standard output alone, as subprocess names it.
+    """
     # Own session: Ctrl-C reaches us alone, and we end the parts in the right order.
     command = [sys.executable, "-P", "-m", "hpo.cli", *arguments, "--end-with-parent"]
-    if log is None:
-        return Part(name=name, process=_popen(command, None, environment))
-    with log.open("ab") as output:
-        return Part(name=name, process=_popen(command, output.fileno(), environment))
-
-
-def _popen(
-    command: Sequence[str], output: int | None, environment: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-    )
+    with contextlib.nullcontext() if log is None else log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output if stdout is None else stdout,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=pass_fds,
+        )
+    return Part(name=name, process=process)

@@ -24,6 +24,10 @@ class Artifacts(FileSystemArtifactStore):
         super().__init__(folder)
         self._folder = folder
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
     def path(self, artifact_id: str) -> Path:
         """Where the file is, if it is there."""
         return self._folder / artifact_id

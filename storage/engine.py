@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from optuna.exceptions import StorageInternalError
@@ -162,6 +163,13 @@ def _oldest_on_sqlite(_element: oldest_open_transaction, _compiler: Any, **_: An
     return "1"
 
 
+# PostgreSQL gives each statement a snapshot of its own in a transaction, too: BEGIN and COMMIT
+# around those that read would be two round trips for nothing.
+_READING: Mapping[bool, Mapping[str, Any]] = {
+    True: {"hpo_begin": "BEGIN"},
+    False: {"hpo_begin": "BEGIN", "isolation_level": "AUTOCOMMIT"},
+}
+
 # Set in `connection.info` by a transaction that has written events.
 HAS_NEWS = "hpo_has_news"
 
@@ -180,6 +188,7 @@ class Database:
         if self.is_sqlite:
             self._file_lock = _lock_file(Path(self.url.database or ""))
         self.engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+        self._reading = self.engine.execution_options(**_READING[self.is_sqlite])
         self.on_news: Callable[[], None] = lambda: None  # called after such a transaction
         self._mutexes: dict[str, threading.Lock] = {}
         self._mutexes_guard = threading.Lock()
@@ -192,7 +201,7 @@ class Database:
 
     def read(self, transaction: Callable[[sa.Connection], T]) -> T:
         """Runs a transaction that only reads, on one snapshot per statement or better."""
-        return self._retried(self.engine.execution_options(hpo_begin="BEGIN"), transaction)
+        return self._retried(self._reading, transaction)
 
     def _retried(self, engine: sa.Engine, transaction: Callable[[sa.Connection], T]) -> T:
         give_up_at = time.monotonic() + RETRY_SECONDS
@@ -269,6 +278,11 @@ def _be_patient(connection: sa.Connection, seconds: int) -> None:
         connection.execute(sa.select(sa.func.set_config(name, f"{seconds}s", True)))
 
 
+def is_reading(connection: sa.Connection) -> bool:
+    """Whether this transaction only reads: what it sees is committed and stays."""
+    return "hpo_begin" in connection.get_execution_options()
+
+
 def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
     """Inserts a row; False when one with its key is there already."""
     insert = _INSERTS[connection.dialect.name](table).values(row).on_conflict_do_nothing()
@@ -321,6 +335,21 @@ def outages() -> Iterator[None]:
         raise Unavailable() from error
     except sa.exc.TimeoutError:
         raise Unavailable("All database connections are busy; try again.") from None
+
+
+def engine_beside(url: str, *, writes: bool) -> sa.Engine:
+    """For a process beside the one that has the `Database`, and which ends with that one.
+
+    It takes no lock on a SQLite file, and cannot write unless it is told that it may.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _postgresql_engine(parsed).execution_options(postgresql_readonly=not writes)
+    if writes:
+        return _sqlite_engine(parsed)
+    file = f"file:{quote(str(Path(parsed.database or '').resolve()))}"
+    by_uri = parsed.set(database=file, query={"mode": "ro", "uri": "true"})
+    return _sqlite_engine(by_uri).execution_options(hpo_begin="BEGIN")
 
 
 def _parse(url: str) -> sa.URL:

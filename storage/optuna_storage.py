@@ -16,14 +16,14 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages._cached_storage import _CachedStorage
 from optuna.storages._rdb import models
 from optuna.storages._rdb.storage import _create_scoped_session, _VersionManager
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import orm
 
-from storage.engine import Database, naive_utc
+from storage.engine import Database, engine_beside, naive_utc
 from storage.optuna_reads import frozen_trials
 from storage.tables import trials
 
@@ -165,6 +165,11 @@ def _reopened(url: str) -> OptunaStorage:
 def cached(database: Database) -> _CachedStorage:
     """The storage with Optuna's cache of finished trials; shared by all threads of a process."""
     return _CachedStorage(OptunaStorage(database.engine))
+
+
+def cached_beside(url: str, *, writes: bool) -> BaseStorage:
+    """The same for a process beside the one that owns the database, such as the dashboard's."""
+    return _CachedStorage(OptunaStorage(engine_beside(url, writes=writes)))
 
 
 def forget(storage: _CachedStorage, study_id: int) -> None:

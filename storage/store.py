@@ -219,8 +219,13 @@ class Store:
         """Calls `note` with the kind and the seconds of each statement from now on."""
         watch(self._database.engine, note)
 
-    def dashboard_storage(self) -> BaseStorage:
-        """An Optuna storage on the same database, for optuna-dashboard."""
+    @property
+    def url(self) -> str:
+        """The URL of the database with its password: for processes of our own."""
+        return self._database.url.render_as_string(hide_password=False)
+
+    def optuna_storage(self) -> BaseStorage:
+        """The Optuna storage by which samplers and pruners see this database."""
         return self._optuna
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,15 +16,15 @@ from hpo.errors import Conflict, NoCompletedTrial, NotFound, StudyExists
 from hpo.events import EventKind
 from hpo.search.samplers import grid_cells
 from hpo.study import Budget, StudyDefinition, StudyState
-from hpo.trial import TrialState
 from storage import tables as t
 from storage.best import best_of_study, best_trials
 from storage.documents import BUDGET_FIELDS, definition_from_json, definition_to_json
 from storage.engine import Database, db_now, has_item
 from storage.events import StudyKey, append
 from storage.limits import is_over_time
-from storage.records import BestOfStudy, Page, StudyRecord
+from storage.records import BestOfStudy, BestTrial, Page, StudyRecord
 from storage.requests import fingerprint_of, once
+from storage.standings import Standing, Standings
 from storage.workers import Workers
 
 T = TypeVar("T")
@@ -76,6 +75,7 @@ class Studies:
     ) -> None:
         self._database, self._workers = database, workers
         self._models_blocked = models_blocked
+        self._standings = Standings()
 
     def create(
         self,
@@ -136,21 +136,24 @@ class Studies:
 
         With several directions there is no one best trial.
         """
-        study = self.get(name)
-        if study.definition.is_multi_objective:
+        return self._database.read(lambda c: self._best(c, name))
+
+    def _best(self, connection: sa.Connection, name: str) -> BestOfStudy:
+        row, definition = row_and_definition(connection, name)
+        if definition.is_multi_objective:
             raise Conflict(
-                f"Study {name!r} has {len(study.definition.directions)} directions, so its best "
+                f"Study {name!r} has {len(definition.directions)} directions, so its best "
                 f"trials form a front: GET /v1/studies/{name}/pareto"
             )
-        best = study.best
+        standing = self._standings.of(connection, [row])[row.uuid]
+        best = best_of_study(connection, row.uuid, standing, definition.value_rule)
         if best is None:
-            counts = {state.value: n for state, n in study.counts.items()}
             raise NoCompletedTrial(
                 f"No trial of study {name!r} has completed with a finite value yet.",
                 study=name,
-                counts=counts,
+                counts={state.value: n for state, n in standing.counts.items()},
             )
-        return self._database.read(lambda c: best_of_study(c, study, best))
+        return best
 
     def _records(
         self, condition: sa.ColumnElement[bool], *, limit: int
@@ -160,37 +163,61 @@ class Studies:
     def _read(
         self, connection: sa.Connection, condition: sa.ColumnElement[bool], limit: int
     ) -> list[tuple[int, StudyRecord]]:
-        select = sa.select(t.hpo_study).where(condition)
+        select = sa.select(t.hpo_study, _n_awaiting()).where(condition)
         rows = connection.execute(select.order_by(t.hpo_study.c.id.desc()).limit(limit)).all()
-        if not rows:
-            return []
-        study_ids = [row.study_id for row in rows]
-        counts, best = _counts(connection, study_ids), best_trials(connection, rows)
-        awaiting = _awaiting(connection, [row.uuid for row in rows])
-        blocked = self._workers.blocked_by(connection)
-        records = []
-        for row in rows:
-            definition = definition_of(row)
-            has_work = row.n_started < row.n_trials or awaiting[row.uuid] > 0
-            waits = row.state == StudyState.RUNNING and has_work
-            record = StudyRecord(
-                uuid=uuid.UUID(row.uuid),
-                definition=definition,
-                state=StudyState(row.state),
-                reason=row.reason,
-                blocked=blocked(definition.objective) if waits and definition.objective else None,
-                models_blocked=self._models_blocked if definition.keep_models else None,
-                n_started=row.n_started,
-                counts=counts[row.study_id],
-                awaiting_attempt=awaiting[row.uuid],
-                best=best.get(row.study_id),
-                created_at=row.created_at,
-                ended_at=row.ended_at,
-                archived_at=row.archived_at,
-                version=version_of(row),
-            )
-            records.append((row.id, record))
-        return records
+        standings = self._standings.of(connection, rows)
+        best = best_trials(connection, standings)
+        blocked = self._blocked(connection, rows)
+        return [
+            (row.id, self._record(row, standings[row.uuid], best.get(row.uuid), blocked))
+            for row in rows
+        ]
+
+    def _blocked(
+        self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]
+    ) -> Callable[[str], str | None]:
+        """Asks for the workers only if a study waits for one."""
+        if any(map(_waits, rows)):
+            return self._workers.blocked_by(connection)
+        return lambda _objective: None
+
+    def _record(
+        self,
+        row: sa.Row[Any],
+        standing: Standing,
+        best: BestTrial | None,
+        blocked: Callable[[str], str | None],
+    ) -> StudyRecord:
+        definition = definition_of(row)
+        is_waiting = _waits(row) and definition.objective is not None
+        return StudyRecord(
+            uuid=uuid.UUID(row.uuid),
+            definition=definition,
+            state=StudyState(row.state),
+            reason=row.reason,
+            blocked=blocked(definition.objective or "") if is_waiting else None,
+            models_blocked=self._models_blocked if definition.keep_models else None,
+            n_started=row.n_started,
+            counts=standing.counts,
+            awaiting_attempt=row.n_awaiting,
+            best=best,
+            created_at=row.created_at,
+            ended_at=row.ended_at,
+            archived_at=row.archived_at,
+            version=version_of(row),
+        )
+
+
+def _n_awaiting() -> sa.ColumnElement[int]:
+    trial = t.hpo_trial.c
+    mine = (trial.study_uuid == t.hpo_study.c.uuid, trial.next_attempt_at.is_not(None))
+    return sa.select(sa.func.count()).where(*mine).scalar_subquery().label("n_awaiting")
+
+
+def _waits(row: sa.Row[Any]) -> bool:
+    """Whether a study has work for a worker."""
+    has_work = row.n_started < row.n_trials or row.n_awaiting > 0
+    return bool(row.state == StudyState.RUNNING and has_work)
 
 
 def version_of(row: sa.Row[Any]) -> str:
@@ -363,31 +390,6 @@ def _refuse_difference(
             f"A study {name!r} exists with another {', '.join(difference)}; {cure}",
             difference=difference,
         )
-
-
-def _counts(
-    connection: sa.Connection, study_ids: Sequence[int]
-) -> dict[int, dict[TrialState, int]]:
-    trials = t.trials.c
-    rows = connection.execute(
-        sa.select(trials.study_id, trials.state, sa.func.count())
-        .where(trials.study_id.in_(study_ids))
-        .group_by(trials.study_id, trials.state)
-    )
-    counts = {study_id: dict.fromkeys(TrialState, 0) for study_id in study_ids}
-    for study_id, state, n_trials in rows:
-        counts[study_id][TrialState[state.name]] = n_trials
-    return counts
-
-
-def _awaiting(connection: sa.Connection, uuids: Sequence[str]) -> Counter[str]:
-    trial = t.hpo_trial.c
-    rows = connection.execute(
-        sa.select(trial.study_uuid, sa.func.count().label("n_trials"))
-        .where(trial.study_uuid.in_(uuids), trial.next_attempt_at.is_not(None))
-        .group_by(trial.study_uuid)
-    )
-    return Counter({row.study_uuid: row.n_trials for row in rows})
 
 
 def lock_study(connection: sa.Connection, study_id: int) -> bool:

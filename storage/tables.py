@@ -113,6 +113,15 @@ hpo_trial = sa.Table(
     # False for an enqueued trial that was cancelled before it began: no part of the budget.
     sa.Column("is_counted", sa.Boolean, nullable=False, default=True),
 )
+# Few trials wait, and each look at a study, each claim and each round of the reaper asks for them.
+_waits = hpo_trial.c.next_attempt_at.is_not(None)
+sa.Index(
+    "ix_hpo_trial_awaiting",
+    hpo_trial.c.study_uuid,
+    hpo_trial.c.next_attempt_at,
+    sqlite_where=_waits,
+    postgresql_where=_waits,
+)
 
 # Finished trials that are left out of best, history and analysis; another program's ones, too.
 hpo_exclusion = sa.Table(

@@ -73,9 +73,11 @@ class TrialOrder:
 
     def clauses(self) -> Iterator[sa.ColumnElement[Any]]:
         """For ORDER BY; databases do not agree on where nulls go."""
-        yield self.key.is_(None)
+        if self.by is not SortBy.NUMBER:  # every trial has one
+            yield self.key.is_(None)
         yield self.key.desc() if self.descending else self.key.asc()
-        yield t.trials.c.number.asc()
+        if self.by is not SortBy.NUMBER:
+            yield t.trials.c.number.asc()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,7 +82,15 @@ def _rows(
     limit: int,
     order: TrialOrder,
 ) -> Sequence[Any]:
+    """The rows of a page; what is shown of them is looked up for the chosen ones only."""
     trial, ours, attempt = t.trials.c, t.hpo_trial.c, t.hpo_attempt.c
+    chosen = (
+        sa.select(trial.trial_id)
+        .select_from(_with_ours(study))
+        .where(trial.study_id == study.study_id, condition)
+        .order_by(*order.clauses())
+        .limit(limit)
+    )
     select = (
         sa.select(
             *(trial.trial_id, trial.number, trial.state),
@@ -94,29 +102,28 @@ def _rows(
             order.key.label("sort_key"),
         )
         .select_from(_with_last_attempt(study))
-        .where(trial.study_id == study.study_id, condition)
+        .where(trial.trial_id.in_(chosen))
         .order_by(*order.clauses())
-        .limit(limit)
     )
     return connection.execute(select).all()
 
 
-def _with_last_attempt(study: sa.Row[Any]) -> sa.FromClause:
+def _with_ours(study: sa.Row[Any]) -> sa.Join:
     """Optuna's trials beside what we know of them; foreign trials have nothing there."""
-    trial, value = t.trials.c, t.trial_values.c
-    ours, attempt = t.hpo_trial.c, t.hpo_attempt.c
+    trial, value, ours = t.trials.c, t.trial_values.c, t.hpo_trial.c
     is_value = sa.and_(value.trial_id == trial.trial_id, value.objective == 0)
     is_ours = sa.and_(ours.study_uuid == study.uuid, ours.number == trial.number)
+    return t.trials.outerjoin(t.trial_values, is_value).outerjoin(t.hpo_trial, is_ours)
+
+
+def _with_last_attempt(study: sa.Row[Any]) -> sa.Join:
+    attempt = t.hpo_attempt.c
     is_last = sa.and_(
         attempt.study_uuid == study.uuid,
-        attempt.number == trial.number,
-        attempt.attempt == ours.n_attempts,
+        attempt.number == t.trials.c.number,
+        attempt.attempt == t.hpo_trial.c.n_attempts,
     )
-    return (
-        t.trials.outerjoin(t.trial_values, is_value)
-        .outerjoin(t.hpo_trial, is_ours)
-        .outerjoin(t.hpo_attempt, is_last)
-    )
+    return _with_ours(study).outerjoin(t.hpo_attempt, is_last)
 
 
 def _records(

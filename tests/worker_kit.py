@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from hpo.client import Client
 from hpo.worker.agent import Agent
 from hpo.worker.attempt import Node
+from hpo.worker.calls import WorkerClient
 from hpo.worker.children import Children
 from hpo.worker.devices import Slot
 from hpo.worker.options import WorkerOptions
@@ -37,7 +37,7 @@ def working(
         **{"url": service.url, "code": CODE, "allow": ALLOW, "checkpoints": folder, **given}
     )
     slots = [Slot(index=index, device=device) for index, device in enumerate(devices)]
-    with Client(service.url) as client:
+    with WorkerClient(service.url) as client:
         node = Node(options=options, client=client, children=children, n_threads=1)
         agent = Agent(node, client, slots, [])
         assert agent.register()

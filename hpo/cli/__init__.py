@@ -10,33 +10,30 @@ import sys
 import typer
 
 from hpo.cli.app import app
+from hpo.cli.problems import Declined, Interrupted, exit_code_of, print_problem, tell
 from hpo.errors import HpoError
 from hpo.exits import Exit
 
-# What to do after a refusal of the service, by the first word of the command and the code.
-NEXT_STEPS = {
-    ("study", "not_found"): "hpo study list shows the studies, hpo study show STUDY --trials the "
-    "trials of one.",
-}
-
 
 def main() -> None:
-    """Runs the command line; an expected error is one clear sentence and an exit code of Exit."""
+    """Runs the command line; an expected error is told clearly and ends with a code of Exit."""
+    as_json = "--json" in sys.argv[1:]
     try:
-        app(prog_name="hpo")
+        code = _run(as_json=as_json)
+    except (HpoError, OSError, typer.TyperException) as error:
+        (print_problem if as_json else tell)(error)
+        raise SystemExit(exit_code_of(error)) from None
+    raise SystemExit(code)
+
+
+def _run(*, as_json: bool) -> int:
+    """The exit code. For people typer itself tells what is wrong with the command line."""
+    try:
+        code = app(prog_name="hpo", standalone_mode=not as_json)
     except KeyboardInterrupt:  # before a command listens for it
-        raise SystemExit(Exit.INTERRUPTED) from None
-    except (HpoError, OSError) as error:
-        text = f"{error}{_next_step(error)}"
-        # Several faults stand on a line each.
-        typer.secho(
-            "\n".join(["error:", text]) if "\n" in text else f"error: {text}", err=True, fg="red"
-        )
-        raise SystemExit(getattr(error, "exit_code", Exit.FAILED)) from None
-
-
-def _next_step(error: Exception) -> str:
-    if not hasattr(error, "problem"):  # not the service's: such an error names its cure itself
-        return ""
-    found = NEXT_STEPS.get(("".join(sys.argv[1:2]), getattr(error, "code", "")))
-    return f" {found}" if found else ""
+        code = Exit.INTERRUPTED
+    except typer.Abort:
+        raise Declined from None
+    if as_json and code == Exit.INTERRUPTED:
+        raise Interrupted
+    return code or Exit.OK

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hpo.cli.options import AsJson
+from hpo.cli.problems import Interrupted
 from hpo.cli.rooms import MissingExtra
-from hpo.errors import InvalidField
-from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,29 +20,33 @@ if TYPE_CHECKING:
 MEBIBYTE = 2**20
 PARTS = ("held", "weight_copy", "activation", "peak")
 
-Model = Annotated[str, typer.Option(help="simple_cnn (60,362 weights) or resnet18 (11 million).")]
+Model = Annotated[
+    str, typer.Option(metavar="NAME", help="simple_cnn (60,362 weights) or resnet18 (11 million).")
+]
 Batch = Annotated[
     list[int] | None,
-    typer.Option(help="Samples of one step; give it once for each.", show_default="by device"),
+    typer.Option(
+        metavar="N", help="Samples of one step; give it once for each.", show_default="by device"
+    ),
 ]
 PrecisionName = Annotated[
     list[str] | None,
     typer.Option(
         "--precision",
-        help="fp32, tf32, bf16 or fp16; once for each. fp32 always takes part.",
+        metavar="fp32|tf32|bf16|fp16",
+        help="Give it once for each; fp32 always takes part.",
         show_default="all that the device is made for",
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu or cuda.")]
 Steps = Annotated[
     int | None,
     typer.Option(min=1, help="Steps in one turn.", show_default="a third of a second of them"),
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds in which each kind has one turn.")]
-JsonFile = Annotated[
-    Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file.")
+AllowSlow = Annotated[
+    bool, typer.Option("--allow-slow", help="Measure fp16 on a CPU as well, which is slow.")
 ]
-AllowSlow = Annotated[bool, typer.Option("--allow-slow", help="fp16 on a CPU as well.")]
 
 
 def amp_benchmark(
@@ -55,8 +56,8 @@ def amp_benchmark(
     device: Device = "auto",
     steps: Steps = None,
     repeats: Repeats = 7,
-    json_file: JsonFile = None,
     allow_slow: AllowSlow = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare FP32 with mixed precision (AMP): time and memory of a step.
 
@@ -75,11 +76,11 @@ def amp_benchmark(
 
     Examples:
       hpo amp-benchmark
-      hpo amp-benchmark --model resnet18 --batch 16 --batch 32 --json amp.json
+      hpo amp-benchmark --model resnet18 --batch 16 --batch 32 --json > amp.json
       hpo amp-benchmark --device cuda --batch 64 --precision bf16
     """
     _require_torch()
-    from hpo.cli.output import console
+    from hpo.cli.output import console, print_json
     from hpo.training.amp_benchmark import BenchmarkOptions, device_of, heats_of
     from hpo.training.amp_report import conclusion_of, document_of
 
@@ -93,17 +94,15 @@ def amp_benchmark(
     )
     found = device_of(device)
     heats = heats_of(options, found)
-    if json_file is not None:
-        check_writable(json_file)
     is_complete = _run(heats)
-    console().print(table_of(heats))
-    for text in filter(None, map(conclusion_of, heats)):
-        console().print(text)
-    if json_file is not None:
-        write_json(json_file, document_of(heats, options, found, is_complete=is_complete))
+    if as_json:
+        print_json(document_of(heats, options, found, is_complete=is_complete))
+    else:
+        console().print(table_of(heats))
+        for text in filter(None, map(conclusion_of, heats)):
+            console().print(text)
     if not is_complete:
-        typer.secho("interrupted: the figures are of the rounds until then", err=True)
-        raise typer.Exit(Exit.INTERRUPTED)
+        raise Interrupted("interrupted: the figures are of the rounds until then")
 
 
 def table_of(heats: Sequence[Heat]) -> Table:
@@ -121,19 +120,6 @@ def table_of(heats: Sequence[Heat]) -> Table:
             made.add_row(*_cells(row_of(heat, entry)))
         made.add_section()
     return made
-
-
-def check_writable(path: Path) -> None:
-    """Raises InvalidField before minutes of measuring are lost for want of a folder."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InvalidField("json", f"{path.parent} is no folder that can be written to")
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Writes it aside and moves it: a reader finds all of it or nothing."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(part, path)
 
 
 def _run(heats: Sequence[Heat]) -> bool:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 # With the end of the database's work this stays below ten seconds.
 GRACE_SECONDS = 7
 
-Host = Annotated[str, typer.Option(envvar="HPO_HOST", help="Address to listen on.")]
+Host = Annotated[
+    str, typer.Option(envvar="HPO_HOST", metavar="ADDRESS", help="Address to listen on.")
+]
 Port = Annotated[int, typer.Option(envvar="HPO_PORT", min=1, max=65535, help="Port to listen on.")]
 Insecure = Annotated[
     bool,
@@ -59,7 +61,9 @@ AllowOrigin = Annotated[
 RootPath = Annotated[
     str,
     typer.Option(
-        envvar="HPO_ROOT_PATH", help="The prefix under which a proxy has this service, as /hpo."
+        envvar="HPO_ROOT_PATH",
+        metavar="PATH",
+        help="The prefix under which a proxy has this service, such as /hpo; none by default.",
     ),
 ]
 LeaseSeconds = Annotated[

@@ -10,6 +10,7 @@ from hpo.cli import (
     amp_benchmark,
     analysis,
     api,
+    dashboard,
     db,
     demo,
     objective,
@@ -58,6 +59,7 @@ tokens = typer.Typer(no_args_is_help=True, help="Make, list and revoke tokens.")
 app.command(rich_help_panel=HERE)(up.up)
 app.command("amp-benchmark", rich_help_panel=HERE)(amp_benchmark.amp_benchmark)
 app.command(hidden=True)(demo.demo)
+app.command(hidden=True)(dashboard.dashboard)
 app.add_typer(studies, name="study", rich_help_panel=USE)
 app.add_typer(objectives, name="objective", rich_help_panel=USE)
 app.command("workers", rich_help_panel=USE)(workers.workers)

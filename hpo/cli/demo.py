@@ -38,7 +38,11 @@ class WeakResult(HpoError):
 
 
 def demo(keep: Keep = False, data: Data = Path("hpo-data"), slots: Slots = 2) -> None:
-    """Train a digit classifier 20 times with what `hpo up` starts, and show the best parameters."""
+    """Train a digit classifier 20 times with what `hpo up` starts, and show the best parameters.
+
+    Examples:
+      hpo demo --keep
+    """
     require_rooms("storage", "api")
     interrupts = Interrupts()
     interrupts.listen()

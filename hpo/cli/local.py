@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.access import TOKEN_VARIABLE, new_secret, without_token
+from hpo.cli.keeping import KeptPart
 from hpo.cli.processes import Interrupts
 from hpo.errors import HpoError, SchemaMismatch, Unavailable
 from hpo.processes import POLL_SECONDS, Part, start_part
@@ -30,12 +30,10 @@ API_PATIENCE_SECONDS = 12.0
 FIRST_PORT, LAST_PORT = 8080, 8179
 
 
-class PartEnded(HpoError):
-    """A part of the service has ended on its own."""
-
-
 class PortInUse(HpoError):
     """Another program listens on this port."""
+
+    code = "port_in_use"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +46,8 @@ class LocalOptions:
     dashboard_writes: bool = False
     grace_seconds: float = 30.0
     log_folder: Path | None = None
+    # Where the parts print to when there is no folder for their logs.
+    stdout: int | None = None
     # Between this API and this worker; it stands in no database and ends with them.
     own_token: str = field(default_factory=new_secret, repr=False)
 
@@ -73,7 +73,8 @@ class LocalService:
 
     options: LocalOptions
     interrupts: Interrupts
-    parts: list[Part] = field(default_factory=list)
+    parts: list[KeptPart] = field(default_factory=list)
+    is_up: bool = False
 
     def start(self, client: Client) -> None:
         """Starts API and worker, each when the one before it answers."""
@@ -83,36 +84,35 @@ class LocalService:
             *("api", "--own-worker", "--db", options.database),
             *("--artifacts", str(options.data / "artifacts")),
             *("--port", str(options.port), *writes),
+            patience_seconds=API_PATIENCE_SECONDS,
         )
         self.wait_until(lambda: is_ready(client), START_SECONDS, "the API to answer")
         self._start(
             *("worker", "--url", options.url, "--name", options.worker_name),
             *("--checkpoints", str(options.data / "checkpoints")),
             *("--grace-seconds", str(options.grace_seconds), *options.worker),
+            patience_seconds=options.grace_seconds + 5,
         )
         self.wait_until(
             lambda: is_registered(client, options.worker_name), START_SECONDS, "the worker"
         )
+        self.is_up = True
 
-    def _start(self, name: str, *arguments: str) -> None:
+    def _start(self, name: str, *arguments: str, patience_seconds: float) -> None:
         environment = {**without_token(os.environ), TOKEN_VARIABLE: self.options.own_token}
-        self.parts.append(
-            start_part(
-                name, [name, *arguments], log=self.options.log(name), environment=environment
-            )
-        )
+        log, stdout = self.options.log(name), self.options.stdout
+
+        def start() -> Part:
+            words = [name, *arguments]
+            return start_part(name, words, log=log, stdout=stdout, environment=environment)
+
+        where = f"see {log}" if log else "see its lines above"
+        self.parts.append(KeptPart(start, patience_seconds=patience_seconds, where=where))
 
     def check(self) -> None:
-        """Raises PartEnded when a part has ended on its own."""
+        """Starts parts again that have ended on their own. Raises PartEnded when that is vain."""
         for part in self.parts:
-            if part.has_ended:
-                raise PartEnded(f"the {part.name} {self._end_of(part)}")
-
-    def _end_of(self, part: Part) -> str:
-        code, log = part.process.returncode, self.options.log(part.name)
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}; studies are kept, start again"
-        return f"ended with exit code {code}; " + (f"see {log}" if log else "see its lines above")
+            part.keep() if self.is_up else part.insist()
 
     def wait_until(
         self, happened: Callable[[], bool], seconds: float = float("inf"), what: str = ""
@@ -129,13 +129,9 @@ class LocalService:
 
     def stop(self) -> None:
         """Ends the worker, so that it can give its trials back, then the API."""
-        patience = {"worker": self.options.grace_seconds + 5, "api": API_PATIENCE_SECONDS}
         before = self.interrupts.count
         for part in reversed(self.parts):
-            part.end(
-                patience_seconds=patience[part.name],
-                is_urgent=lambda: self.interrupts.count > before,
-            )
+            part.end(lambda: self.interrupts.count > before)
 
 
 @contextmanager
@@ -169,7 +165,11 @@ def is_registered(client: Client, name: str) -> bool:
 
 
 def choose_port(wanted: int | None) -> int:
-    """The wanted port, or the first free one from 8080. Raises PortInUse."""
+    """The wanted port, any for 0, the first free one from 8080 for None. Raises PortInUse."""
+    if wanted == 0:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
     candidates = [wanted] if wanted else range(FIRST_PORT, LAST_PORT + 1)
     for port in candidates:
         if is_free(port):

@@ -16,18 +16,23 @@ from hpo.study import check_objective_path
 Path = Annotated[str, typer.Argument(metavar="MODULE:NAME", help="Import path of the objective.")]
 Param = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A parameter; others are drawn from the space."),
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="A parameter; give it once for each. Others are drawn from the space.",
+    ),
 ]
 Steps = Annotated[int, typer.Option(min=1, help="Stop after this many reports.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout-seconds", min=0.1, help="End it when it takes longer.")
+    float, typer.Option("--timeout-seconds", min=0.1, help="Give up when it takes longer.")
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the drawn parameters and of the trial.")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="cpu or cuda.")]
 
 
 class ObjectiveFailed(HpoError):
     """An objective that a worker could not run."""
+
+    code = "objective_failed"
 
 
 def check(

@@ -29,17 +29,24 @@ def _check_commands(file: Path | None) -> Path | None:
 
 
 Url = Annotated[
-    str, typer.Option(envvar="HPO_URL", callback=_check_url, help="Address of the API.")
+    str,
+    typer.Option(envvar="HPO_URL", callback=_check_url, metavar="URL", help="Address of the API."),
 ]
 Database = Annotated[
     str,
     typer.Option(
         envvar="HPO_DB",
-        help="sqlite:///file.db or postgresql+psycopg://user:password@host/name.",
+        metavar="URL",
+        help="Database: sqlite:///hpo.db, or postgresql+psycopg://USER:PASSWORD@HOST/NAME.",
     ),
 ]
 Key = Annotated[
-    str | None, typer.Option(help="Idempotency key: the same command again does nothing twice.")
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Any text of your own: the same command with it, again within a day, does nothing "
+        "twice.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 StudyName = Annotated[
@@ -49,16 +56,36 @@ StudyName = Annotated[
 TrialNumber = Annotated[int, typer.Argument(min=0, help="Number of the trial.", metavar="TRIAL")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting; give it once for each."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A fixed value for the objective, such as epochs=20; give it once for each.",
+    ),
+]
+OwnSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting that stands above those of studies here, such as data_dir=/data; give it "
+        "once for each.",
+    ),
 ]
 Slots = Annotated[
     int | None,
     typer.Option(
-        min=1, envvar="HPO_SLOTS", help="Trials at a time; from the devices when not given."
+        min=1,
+        envvar="HPO_SLOTS",
+        help="Trials at a time; one for each GPU, or one on the CPU, when not given.",
     ),
 ]
 Devices = Annotated[
-    str, typer.Option(envvar="HPO_DEVICES", help="auto, cpu, or GPU numbers such as 0,1.")
+    str,
+    typer.Option(
+        envvar="HPO_DEVICES",
+        metavar="DEVICES",
+        help="auto (all GPUs, or the CPU when there is none), cpu, or GPU numbers such as 0,1.",
+    ),
 ]
 Code = Annotated[
     Path | None,
@@ -91,7 +118,10 @@ Commands = Annotated[
 ]
 DashboardWrites = Annotated[
     bool,
-    typer.Option("--dashboard-writes", help="Let the dashboard rename, note, tell and delete."),
+    typer.Option(
+        "--dashboard-writes",
+        help="Let people change studies in the dashboard, too: rename, note, tell and delete.",
+    ),
 ]
 # The other end of this pipe is held by the process that started us, and by nobody else.
 EndWithParent = Annotated[bool, typer.Option("--end-with-parent", hidden=True)]

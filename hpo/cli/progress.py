@@ -24,6 +24,8 @@ SHOWN_TRIALS = 20
 class StillRunning(HpoError):
     """The time to watch is over and the study has not ended."""
 
+    code = "still_running"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:

@@ -29,9 +29,13 @@ NEEDS = {
 class WrongRoom(HpoError):
     """Python finds another package of the same name."""
 
+    code = "wrong_room"
+
 
 class MissingExtra(HpoError):
     """A part of hpo is not installed here."""
+
+    code = "missing_extra"
 
 
 def require_rooms(*names: str, rooms: Mapping[str, str] = ROOMS) -> None:

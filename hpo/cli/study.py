@@ -21,14 +21,24 @@ class Archiving(enum.StrEnum):
 
 
 WithTag = Annotated[
-    list[str] | None, typer.Option("--tag", help="Only studies with this tag, or all of several.")
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="Only studies with it; of several, with all."),
 ]
 Prefix = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only studies whose names begin so.")
 ]
-Archived = Annotated[Archiving, typer.Option(help="Only archived ones, or any.")]
-ModelFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where the model goes.")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch its model.")]
+Archived = Annotated[
+    Archiving, typer.Option(help="Leave archived ones out (false), list only them, or any.")
+]
+ModelFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Where the model goes; STUDY-NUMBER.pt when not given.",
+        show_default=False,
+    ),
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch its model as well.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE.")]
 WithTrials = Annotated[bool, typer.Option("--trials", help="List its trials, too.")]
 
@@ -117,9 +127,9 @@ def best(
 ) -> None:
     """Show the best parameters found so far, and fetch the model that goes with them.
 
-    While no trial has completed it says so, exit code 1. With --download the model is
-    written to FILE, by default STUDY-NUMBER.pt. A study with several directions has no
-    single best trial; its front is shown, as by `hpo study pareto`.
+    While no trial has completed it says so, exit code 1. FILE needs --download. A
+    study with several directions has no single best trial; its front is shown, as
+    by `hpo study pareto`.
 
     Examples:
       hpo study best first

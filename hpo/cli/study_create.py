@@ -14,30 +14,49 @@ File = Annotated[
     typer.Option(
         "--file",
         "-f",
+        metavar="FILE",
         help="YAML or JSON, the same document as the REST body; - reads standard input.",
     ),
 ]
-Name = Annotated[str | None, typer.Option(help="Name of the study.")]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")]
 Objective = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:NAME", help="What workers optimize; without it, programs ask for trials."
     ),
 ]
-NTrials = Annotated[int | None, typer.Option(min=1, help="How many trials it may start.")]
+NTrials = Annotated[int | None, typer.Option(min=1, help="How many trials it starts.")]
 Direction = Annotated[
     list[str] | None,
     typer.Option(
-        help="minimize or maximize; the objective's own when not given. Give it once for each "
-        "value that the objective returns."
+        metavar="minimize|maximize",
+        help="Whether less is better; the objective's own when not given. Give it once for each "
+        "value that the objective returns.",
     ),
 ]
-Sampler = Annotated[str | None, typer.Option(help="tpe, random, grid, cmaes, gp, qmc, nsgaii, …")]
-Pruner = Annotated[str | None, typer.Option(help="median, hyperband, percentile, none, …")]
+Sampler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="tpe (when not given), random, grid, cmaes, gp, qmc or nsgaii. Its options go into a "
+        "file.",
+    ),
+]
+Pruner = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="median (when not given), percentile, successive_halving, hyperband, patient, "
+        "threshold, wilcoxon or none. Its options go into a file.",
+    ),
+]
 Seed = Annotated[
     int | None, typer.Option(help="Seed of sampler and trials; drawn and shown when not given.")
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; give it once for each.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="A word to list it by; give it once for each."),
+]
 Watch = Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")]
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
-from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from hpo.events import Event
@@ -53,14 +52,11 @@ def events(
     with Client(url) as client:
         client.study(name)  # a name that is misspelt is told at once
         until = "ended" if follow else "now"
-        try:
-            for event in client.events(name, after=after, kinds=kinds or (), until=until):
-                if as_json:
-                    print_json(asdict(event))
-                else:
-                    typer.echo(_line(event))
-        except KeyboardInterrupt:
-            raise typer.Exit(Exit.INTERRUPTED) from None
+        for event in client.events(name, after=after, kinds=kinds or (), until=until):
+            if as_json:
+                print_json(asdict(event))
+            else:
+                typer.echo(_line(event))
 
 
 def _line(event: Event) -> str:

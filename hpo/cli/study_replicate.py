@@ -13,10 +13,16 @@ if TYPE_CHECKING:
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many other seeds.")]
 Number = Annotated[
-    int | None, typer.Option("--trial", min=0, help="Number of the trial; the best when not given.")
+    int | None,
+    typer.Option(
+        "--trial", min=0, metavar="TRIAL", help="Number of the trial; the best when not given."
+    ),
 ]
 NewName = Annotated[
-    str | None, typer.Option("--name", help="Name of the new study; STUDY-replicate by default.")
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="Name of the new study; STUDY-replicate when not given."
+    ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")]
 

@@ -21,13 +21,25 @@ MaxFailed = Annotated[
 ]
 Now = Annotated[bool, typer.Option("--now", help="End running trials at once.")]
 NewTags = Annotated[
-    list[str] | None, typer.Option("--tag", help="Its tags from now on; give it once for each.")
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="Its tags from now on; give it once for each."),
 ]
 Untag = Annotated[bool, typer.Option("--no-tags", help="Take all tags away.")]
-Notes = Annotated[str | None, typer.Option(help="Its notes from now on; an empty text for none.")]
-Timeout = Annotated[
-    float | None, typer.Option(help="Seconds that it may run in all, pauses not counted.")
+Notes = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Its notes from now on; an empty text for none."),
 ]
+MaxParallel = Annotated[int | None, typer.Option(min=1, help="Trials that may run at a time.")]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, help="Time for the study in all, pauses not counted.")
+]
+TrialTimeout = Annotated[
+    float | None, typer.Option(min=0, help="Time for each trial over all its attempts.")
+]
+NoProgress = Annotated[
+    float | None, typer.Option(min=0, help="Longest time that a trial may go without a report.")
+]
+Priority = Annotated[int | None, typer.Option(help="Studies with a higher one are served first.")]
 
 
 def pause(name: StudyName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
@@ -118,8 +130,12 @@ def label(
 def extend(
     name: StudyName,
     n_trials: NTrials = None,
+    max_parallel_trials: MaxParallel = None,
     max_failed_trials: MaxFailed = None,
     timeout_seconds: Timeout = None,
+    trial_timeout_seconds: TrialTimeout = None,
+    no_progress_seconds: NoProgress = None,
+    priority: Priority = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -127,15 +143,21 @@ def extend(
 
     Examples:
       hpo study extend first --n-trials 40
+      hpo study extend first --max-parallel-trials 2 --priority 5
     """
     given = {
         "n_trials": n_trials,
+        "max_parallel_trials": max_parallel_trials,
         "max_failed_trials": max_failed_trials,
         "timeout_seconds": timeout_seconds,
+        "trial_timeout_seconds": trial_timeout_seconds,
+        "no_progress_seconds": no_progress_seconds,
+        "priority": priority,
     }
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:
-        raise typer.BadParameter("give --n-trials, --max-failed-trials or --timeout-seconds")
+        options = ", ".join(f"--{field.replace('_', '-')}" for field in given)
+        raise typer.BadParameter(f"give one of {options}")
     _change(url, lambda client: client.amend_study(name, changes), as_json=as_json)
 
 

@@ -23,9 +23,13 @@ Source = Annotated[
 ]
 Changes = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="YAML or JSON: the fields of the study that change."),
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="YAML or JSON: the fields of the study that change."
+    ),
 ]
-NoTrials = Annotated[bool, typer.Option("--no-trials", help="Import no trials.")]
+NoTrials = Annotated[
+    bool, typer.Option("--no-trials", help="Import no trials; samplers begin anew.")
+]
 Best = Annotated[int, typer.Option("--best", "-k", min=1, help="How many of its best trials.")]
 Extend = Annotated[
     bool, typer.Option("--extend", help="Raise the number of trials where there is no room.")
@@ -35,15 +39,23 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
+        metavar="FILE",
         help="FILE.json or FILE.csv; - is standard output. STUDY.json when not given.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="An exported study.")]
-OtherName = Annotated[str | None, typer.Option("--name", help="Another name for the study.")]
+OtherName = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Another name for it.")
+]
 Document = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="YAML or JSON, as for study create, with Optuna's name."),
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="YAML or JSON, as for study create, with Optuna's name.",
+    ),
 ]
 
 FORMS = {".json": "json", ".csv": "csv"}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, TrialNumber, Url
-from hpo.exits import Exit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +20,9 @@ POLL_SECONDS = 1.0
 SHOWN_STEPS = 20
 LIVE = ("RUNNING", "WAITING")
 
-Tail = Annotated[int | None, typer.Option(min=1, max=10_000, help="Only so many last lines.")]
+Tail = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="Only so many of the last lines.")
+]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trial has ended.")]
 
 
@@ -77,15 +78,12 @@ def log(
             else client.log(name, number, tail=tail)
         )
         has_written = False
-        try:
-            for piece in pieces:
-                has_written = True
-                if as_json:
-                    print_json(piece)
-                else:
-                    typer.echo(piece["text"].removesuffix("\n"))
-        except KeyboardInterrupt:
-            raise typer.Exit(Exit.INTERRUPTED) from None
+        for piece in pieces:
+            has_written = True
+            if as_json:
+                print_json(piece)
+            else:
+                typer.echo(piece["text"].removesuffix("\n"))
     if not (has_written or as_json):
         typer.echo(f"Trial {number} of study {name} is {state} and wrote nothing.", err=True)
 

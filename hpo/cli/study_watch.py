@@ -8,34 +8,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpo.cli.options import DEFAULT_URL, AsJson, StudyName, Url
-from hpo.exits import Exit
+from hpo.cli.problems import Interrupted
 
 if TYPE_CHECKING:
     from hpo.client import Client
 
 Timeout = Annotated[
-    float | None, typer.Option(min=0, help="Stop watching after so many seconds, exit code 1.")
+    float | None,
+    typer.Option(
+        "--timeout-seconds", min=0, help="Watch no longer; when the study goes on, exit code 1."
+    ),
 ]
 
 
 def watch(
     name: StudyName,
     url: Url = DEFAULT_URL,
-    timeout: Timeout = None,
+    timeout_seconds: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch a study until it ends, then show its best parameters.
 
-    Ctrl-C ends the watching, not the study. Without a terminal it prints lines.
+    Ctrl-C ends the watching, not the study. Without a terminal it prints lines, with
+    --json a document at each change.
 
     Examples:
       hpo study watch first
-      hpo study watch first --timeout 600 --json
+      hpo study watch first --timeout-seconds 600 --json
     """
     from hpo.client import Client
 
     with Client(url) as client:
-        watch_or_leave(client, name, timeout_seconds=timeout, as_json=as_json)
+        watch_or_leave(client, name, timeout_seconds=timeout_seconds, as_json=as_json)
 
 
 def watch_or_leave(client: Client, name: str, **options: Any) -> None:
@@ -43,8 +47,8 @@ def watch_or_leave(client: Client, name: str, **options: Any) -> None:
     try:
         watch_study(client, name, **options)
     except KeyboardInterrupt:
-        typer.echo(f"Study {name} goes on; watch it again with: hpo study watch {name}", err=True)
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        words = f"Study {name} goes on; watch it again with: hpo study watch {name}"
+        raise Interrupted(words) from None
 
 
 def watch_study(

@@ -31,8 +31,9 @@ Database = Annotated[
     str | None,
     typer.Option(
         envvar="HPO_DB",
-        help="The database of the service, when its API does not run or none has a token yet; "
-        "--url when not given.",
+        metavar="URL",
+        help="Database of the service, when its API does not run or there is no token yet; through "
+        "the API at --url when not given.",
     ),
 ]
 

@@ -16,18 +16,25 @@ if TYPE_CHECKING:
 
 Params = Annotated[
     list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter; those not given are sampled."),
+    typer.Option(
+        "--param",
+        metavar="NAME=VALUE",
+        help="A parameter; give it once for each. Those not given are sampled.",
+    ),
 ]
 File = Annotated[
     Path | None,
     typer.Option(
-        "--file", "-f", help="YAML or JSON with points, each with params; - reads standard input."
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="YAML or JSON with points, each with params; - reads standard input.",
     ),
 ]
 Extend = Annotated[
     bool, typer.Option("--extend", help="Raise the number of trials where there is no room.")
 ]
-Reason = Annotated[str, typer.Option(help="Why, for those who come later.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for those who come later.")]
 
 
 def enqueue(

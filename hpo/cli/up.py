@@ -11,24 +11,29 @@ from hpo.cli.local import LocalOptions, LocalService, choose_port, local_service
 from hpo.cli.options import (
     DEFAULT_URL,
     Allow,
+    AsJson,
     Code,
     Commands,
     DashboardWrites,
     Devices,
     EndWithParent,
-    Settings,
+    OwnSettings,
     Slots,
 )
 from hpo.cli.processes import Interrupts, end_with_parent
 from hpo.cli.rooms import require_rooms
 from hpo.version import __version__
 
+STDERR = 2  # for what the parts print, when standard output is the answer's
+
 Data = Annotated[
     Path, typer.Option(envvar="HPO_DATA", help="Folder for the database and the checkpoints.")
 ]
 Port = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, help="Port to listen on; the first free one from 8080."),
+    typer.Option(
+        min=0, max=65535, help="Port to listen on, 0 for any; the first free one from 8080."
+    ),
 ]
 GraceSeconds = Annotated[
     float, typer.Option(min=0, help="Time for trials to write their checkpoints at the end.")
@@ -42,15 +47,18 @@ def up(
     port: Port = None,
     code: Code = None,
     allow: Allow = None,
-    settings: Settings = None,
+    settings: OwnSettings = None,
     commands: Commands = None,
     dashboard_writes: DashboardWrites = False,
     grace_seconds: GraceSeconds = 30.0,
+    as_json: AsJson = False,
     with_parent: EndWithParent = False,
 ) -> None:
     """Start a service here: API, worker and dashboard, on SQLite. Ctrl-C ends it.
 
-    Studies live in the data folder; start it again there and they go on.
+    Studies live in the data folder; start it again there and they go on. A part that
+    is killed is started again. With --json standard output is one document, once the
+    service is up.
 
     Examples:
       hpo up
@@ -73,13 +81,14 @@ def up(
         ),
         dashboard_writes=dashboard_writes,
         grace_seconds=grace_seconds,
+        stdout=STDERR if as_json else None,
     )
     try:
         with local_service(options, interrupts) as service:
-            announce(service)
+            announce(service, as_json=as_json)
             service.wait_until(lambda: False)
     except KeyboardInterrupt:
-        typer.echo("The service has ended; its studies are kept.")
+        typer.echo("The service has ended; its studies are kept.", err=as_json)
 
 
 def prepared(folder: Path) -> Path:
@@ -111,9 +120,13 @@ def worker_arguments(
     ]
 
 
-def announce(service: LocalService) -> None:
+def announce(service: LocalService, *, as_json: bool = False) -> None:
     """Tells where everything is, and what to type next."""
     options = service.options
+    if as_json:
+        from hpo.cli.output import print_json
+
+        return print_json({"url": options.url, "data": str(options.data), "version": __version__})
     url = "" if options.url == DEFAULT_URL else f" --url {options.url}"
     typer.echo(
         f"hpo {__version__} is up; Ctrl-C ends it.\n"

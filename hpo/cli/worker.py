@@ -14,7 +14,7 @@ from hpo.cli.options import (
     Commands,
     Devices,
     EndWithParent,
-    Settings,
+    OwnSettings,
     Slots,
     Url,
     pairs,
@@ -26,10 +26,11 @@ SlotsPerDevice = Annotated[
 ]
 Preload = Annotated[
     list[str] | None,
-    typer.Option(metavar="MODULE", help="Import it once, before trials; give it once for each."),
+    typer.Option(metavar="MODULE", help="Imported once, before trials; give it once for each."),
 ]
 Python = Annotated[
-    str | None, typer.Option(help="Interpreter for the trials, when yours is another one.")
+    str | None,
+    typer.Option(metavar="PATH", help="Python for the trials; the worker's own when not given."),
 ]
 Isolation = Annotated[
     Literal["forkserver", "spawn"],
@@ -54,7 +55,9 @@ TokenFile = Annotated[
         "no option for it: anybody can read a command line.",
     ),
 ]
-Name = Annotated[str | None, typer.Option(help="Name in lists; host:pid when not given.")]
+Name = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name in lists; HOST:PID when not given.")
+]
 GraceSeconds = Annotated[
     float, typer.Option(min=0, help="Time for checkpoints after SIGTERM, before trials are ended.")
 ]
@@ -71,7 +74,7 @@ def worker(
     slots_per_device: SlotsPerDevice = 1.0,
     code: Code = None,
     allow: Allow = None,
-    settings: Settings = None,
+    settings: OwnSettings = None,
     commands: Commands = None,
     checkpoints: Checkpoints = Path("hpo-data/checkpoints"),
     preload: Preload = None,

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpo.access import read_token_file
-from hpo.client import AccessDenied, ApiError, Client
+from hpo.client import AccessDenied, ApiError
 from hpo.errors import HpoError, Unavailable, VersionMismatch
 from hpo.version import PROTOCOL_VERSION, __version__
 from hpo.worker.attempt import END_SECONDS, Attempt, Node
+from hpo.worker.calls import WorkerClient
 from hpo.worker.children import ChildNotStarted, Children
 from hpo.worker.claim import Claim
 from hpo.worker.devices import Slot, find_slots, threads_per_child
@@ -47,7 +48,7 @@ class Agent:
     def __init__(
         self,
         node: Node,
-        client: Client,
+        client: WorkerClient,
         slots: Sequence[Slot],
         objectives: Sequence[dict[str, Any]],
         *,
@@ -277,7 +278,7 @@ def _serve(options: WorkerOptions, signals: Signals) -> int:
     slots = find_slots(options, os.environ)
     children = Children(options, n_threads=threads_per_child(len(slots), os.environ))
     try:
-        with Client(
+        with WorkerClient(
             options.url, token=_token_of(options), timeout_seconds=REQUEST_SECONDS
         ) as client:
             return _work(options, slots, children, client, signals)
@@ -306,7 +307,7 @@ def _work(
     options: WorkerOptions,
     slots: Sequence[Slot],
     children: Children,
-    client: Client,
+    client: WorkerClient,
     signals: Signals,
 ) -> int:
     n_threads = threads_per_child(len(slots), os.environ)

@@ -1,27 +1,17 @@
-"""The README's programs that ask and tell, and `hpo study events`, on a running service."""
+"""The programs of docs/ that ask and tell, and `hpo study events`, on a running service."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.conftest import HPO, Service
-
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def block(language: str, text: str = "") -> str:
-    """The README's only block of a language that holds a text."""
-    every = re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
-    (found,) = (block for block in every if text in block)
-    return str(found)
+from tests.pages import block_with
 
 
 def told(service: Service, *options: str) -> list[dict[str, Any]]:
@@ -36,7 +26,7 @@ def test_programs_ask_and_tell(sqlite_service: Service) -> None:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     service = sqlite_service
-    script = block("sh").replace("localhost:8080", service.url)
+    script = block_with("sh", "study=$api/shell").replace("localhost:8080", service.url)
     assert len(script.splitlines()) <= 17
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
@@ -63,7 +53,7 @@ def test_programs_ask_and_tell(sqlite_service: Service) -> None:
 
 def test_a_python_program_asks_and_optimizes(sqlite_service: Service) -> None:
     service = sqlite_service
-    program = block("py", "client.ask").replace("http://localhost:8080", service.url)
+    program = block_with("py", "client.ask(").replace("http://localhost:8080", service.url)
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
     )

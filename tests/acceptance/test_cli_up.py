@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import signal
@@ -9,16 +10,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 import pytest
 
+from hpo.client import Client
+from tests.acceptance.conftest import await_fact, is_ready
+from tests.pages import text_of
+
 pytestmark = pytest.mark.alone
 
 HPO = [sys.executable, "-P", "-m", "hpo.cli"]
-README = Path(__file__).resolve().parents[2] / "README.md"
 END_SECONDS = 30
 
 
@@ -29,9 +34,13 @@ class Service(NamedTuple):
     url: str
     parts: list[psutil.Process]
 
-    def part(self, name: str) -> psutil.Process:
-        (found,) = [part for part in self.parts if part.cmdline()[4:5] == [name]]
-        return found
+    def part(self, name: str, other_than: int = 0) -> psutil.Process | None:
+        """The part of this name that runs now; None when it is a certain process, or none."""
+        for found in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if found.pid != other_than and found.cmdline()[4:5] == [name]:
+                    return found
+        return None
 
 
 Start = Callable[..., Service]
@@ -89,12 +98,12 @@ def family(part: psutil.Process) -> list[psutil.Process]:
 def test_a_study_from_the_readme_runs_and_ctrl_c_ends_everything(start: Start) -> None:
     service = start()
     port = service.url.rpartition(":")[2]
-    text = README.read_text().splitlines()
+    text = text_of("README.md").splitlines()
     lines = [line for line in text if line.replace("'", "").startswith("curl -sf localhost:8080/")]
     lines = [line.replace("localhost:8080", f"127.0.0.1:{port}") for line in lines]
     for line in lines[:-1]:
         subprocess.run(shlex.split(line), check=True, capture_output=True)
-    watched = hpo("study", "watch", "bowl", "--timeout", "120", url=service.url)
+    watched = hpo("study", "watch", "bowl", "--timeout-seconds", "120", url=service.url)
     assert watched.returncode == 0, watched
     assert "Study bowl: completed" in watched.stdout
     assert " 30/30 " in watched.stdout
@@ -151,15 +160,29 @@ def test_no_part_outlives_a_killed_parent(start: Start) -> None:
     assert start().url.startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("name", ["api", "worker"])
-def test_the_end_of_one_part_is_the_end_of_all(start: Start, name: str) -> None:
+def test_a_part_that_is_killed_starts_again_and_its_study_ends(start: Start) -> None:
+    """Both, one after the other, while a study runs; then Ctrl-C ends the new ones, too."""
     service = start()
-    others = [part for part in service.parts if part != service.part(name)]
-    service.part(name).kill()
-    assert service.process.wait(END_SECONDS) == 1
-    assert gone(others)
+    words = ("--name", "kept", "--objective", "objectives.synthetic:quadratic", "--set", "steps=2")
+    assert hpo("study", "create", *words, "--n-trials", "5", url=service.url).returncode == 0
+    for name in ("worker", "api"):
+        killed = service.part(name)
+        assert killed is not None
+        killed.kill()
+        await_fact(partial(service.part, name, killed.pid), what=f"for another {name}")
+    with Client(service.url) as client:
+        await_fact(lambda: is_ready(client), what="for the API")
+        client.amend_study("kept", {"n_trials": 8})
+        # A trial that the old worker had would wait for the end of its lease.
+        await_fact(lambda: client.study("kept")["counts"]["COMPLETE"] >= 5, what="for its trials")
+    every = psutil.Process(service.process.pid).children(recursive=True)
+    service.process.send_signal(signal.SIGINT)
+    assert service.process.wait(END_SECONDS) == 0
+    assert not any(process.is_running() for process in every)
     assert service.process.stdout is not None
-    assert f"error: the {name} was ended by SIGKILL" in service.process.stdout.read()
+    said = service.process.stdout.read()
+    for name in ("api", "worker"):
+        assert f"The {name} was ended by SIGKILL; it starts again in 1 s." in said
 
 
 def test_a_folder_has_one_service_at_a_time(start: Start, tmp_path: Path) -> None:

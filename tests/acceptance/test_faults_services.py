@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from hpo.client import Client
 from hpo.errors import HpoError
+from hpo.worker.calls import WorkerClient
 from tests.acceptance.conftest import Service, await_fact, free_port, serve
 from tests.acceptance.faults import OwnPostgres, own_postgres, whole_trials
 
@@ -168,7 +169,8 @@ def test_an_api_with_open_polls_stops_in_time(shared: Service) -> None:
     service = shared
     worker_id = str(uuid.uuid4())
     document = {"name": "mine", "version": "0", "protocol": 1, "slots": 1, "devices": ["cpu"]}
-    service.client.register(document | {"id": worker_id, "allow": ["none"], "objectives": []})
+    with WorkerClient(service.url) as worker:
+        worker.register(document | {"id": worker_id, "allow": ["none"], "objectives": []})
 
     def poll(n: int) -> int:
         claim = {"worker_id": worker_id, "claim_key": f"poll {n}", "device": "cpu"}

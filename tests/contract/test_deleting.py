@@ -260,7 +260,7 @@ def test_a_new_study_with_an_old_ones_id_is_not_taken_for_it(
     store: Store, create: Create, claim: Claim, stock: RDBStorage
 ) -> None:
     """SQLite gives the ids of what was deleted to what comes next."""
-    cached = store.dashboard_storage()
+    cached = store.optuna_storage()
     for delete in (
         lambda: store.deleting.mark("demo"),
         lambda: optuna.delete_study(study_name="demo", storage=stock),

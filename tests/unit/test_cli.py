@@ -35,6 +35,7 @@ def test_every_command_of_the_design_is_there() -> None:
     assert sorted(" ".join(words) for words in commands()) == [
         "amp-benchmark",
         "api",
+        "dashboard",
         "db upgrade",
         "demo",
         "objective check",
@@ -108,7 +109,7 @@ def test_an_expected_error_is_one_sentence_and_exit_code_1(hpo_command: Call) ->
         (["study", "create", "-f", "missing.yaml"], "there is no file missing.yaml"),
         (["study", "create", "--name", "a", "--set", "epochs"], "must read KEY=VALUE"),
         (["study", "create", "--n-trials", "0"], "greater than or equal to 1"),
-        (["study", "extend", "first"], "give --n-trials"),
+        (["study", "extend", "first"], "give one of --n-trials"),
         (["study", "label", "first"], "give --tag, --no-tags or --notes"),
         (["study", "label", "first", "--tag", "a", "--no-tags"], "give --tag or --no-tags"),
         (["study", "list", "--archived", "yes"], "'false', 'true', 'any'"),

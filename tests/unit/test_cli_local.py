@@ -16,10 +16,10 @@ import pytest
 
 from hpo.cli import local
 from hpo.cli.demo import WANTED_ACCURACY, WeakResult, _judge
+from hpo.cli.keeping import MAX_EARLY_ENDS, SOON_SECONDS, KeptPart, PartEnded
 from hpo.cli.local import (
     LocalOptions,
     LocalService,
-    PartEnded,
     PortInUse,
     choose_port,
     is_free,
@@ -59,6 +59,11 @@ def taken() -> Iterator[int]:
 
 
 class TestPorts:
+    def test_0_is_any_free_one(self) -> None:
+        port = choose_port(0)
+        assert port > 1024
+        assert is_free(port)
+
     def test_a_taken_port_is_not_free(self, taken: int) -> None:
         assert not is_free(taken)
 
@@ -119,17 +124,77 @@ def test_interrupts_are_counted_and_nothing_is_cut() -> None:
     assert interrupts.count == 2
 
 
+class TestKeeping:
+    """A part that ends is started again; time is given, processes are real."""
+
+    @pytest.fixture(autouse=True)
+    def start_with_nothing(self) -> None:
+        self.now, self.told = 0.0, list[str]()
+
+    def kept(self, *codes: str) -> KeptPart:
+        programs = iter(codes)
+        return KeptPart(
+            lambda: part(next(programs)),
+            patience_seconds=10,
+            clock=lambda: self.now,
+            tell=self.told.append,
+        )
+
+    def ended(self, kept: KeptPart) -> KeptPart:
+        kept.part.process.wait()
+        kept.keep()
+        return kept
+
+    def test_one_that_was_killed_is_started_again_after_a_pause(self) -> None:
+        kept = self.kept(SLEEPER, SLEEPER)
+        first = kept.part
+        first.process.kill()
+        self.ended(kept)
+        assert self.told == ["The worker was ended by SIGKILL; it starts again in 1 s."]
+        kept.keep()
+        assert kept.part is first
+        self.now += 1
+        kept.keep()
+        assert not kept.part.has_ended
+        kept.end()
+        assert self.told[1:] == []
+
+    def test_the_pauses_double_and_then_it_is_given_up(self) -> None:
+        kept = self.kept(*["print('ready'); raise SystemExit(3)"] * MAX_EARLY_ENDS)
+        for _ in range(MAX_EARLY_ENDS - 1):
+            self.ended(kept)
+            self.now += 10
+            kept.keep()
+        assert [line.partition("again in ")[2] for line in self.told] == [
+            *("1 s.", "2 s.", "4 s.", "8 s.")
+        ]
+        with pytest.raises(PartEnded, match=r"exit code 3, .* 5 times within 60 s of its start"):
+            self.ended(kept)
+        kept.end()
+
+    def test_an_end_after_a_long_life_is_the_first_one_again(self) -> None:
+        kept = self.kept(*["print('ready')"] * (MAX_EARLY_ENDS + 1))
+        for _ in range(MAX_EARLY_ENDS):
+            self.now += SOON_SECONDS
+            self.ended(kept)
+            self.now += 1
+            kept.keep()
+        assert {line.partition("again in ")[2] for line in self.told} == {"1 s."}
+        kept.end()
+
+
 class TestWaiting:
     def service(self, tmp_path: Path, **options: Any) -> LocalService:
         made = LocalOptions(data=tmp_path, port=8080, **options)
         return LocalService(options=made, interrupts=Interrupts())
 
     def test_a_part_that_ends_is_noticed(self, tmp_path: Path) -> None:
-        service = self.service(tmp_path, log_folder=tmp_path)
+        service = self.service(tmp_path)
         ended = part("print('ready'); raise SystemExit(3)")
         ended.process.wait()
-        service.parts.append(ended)
-        with pytest.raises(PartEnded, match=r"exit code 3; see .*worker\.log"):
+        where = f"see {tmp_path / 'worker.log'}"
+        service.parts.append(KeptPart(lambda: ended, patience_seconds=1, where=where))
+        with pytest.raises(PartEnded, match=r"exit code 3, see .*worker\.log"):
             service.wait_until(lambda: False)
         service.stop()
 

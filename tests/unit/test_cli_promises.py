@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +22,14 @@ from hpo.cli.study_trial import followed
 from hpo.client import AccessDenied, ApiError
 from hpo.errors import Unavailable
 from hpo.exits import MEANINGS, Exit
+from hpo.search.pruners import PRUNERS
+from hpo.search.samplers import SAMPLERS
+from tests.pages import text_of
 
 Call = Callable[..., Any]
 
-ROOT = Path(__file__).resolve().parents[2]
 # What runs until it is ended, and shows what it does meanwhile.
-SERVING = {"up", "api", "worker", "demo"}
+SERVING = {"api", "worker"}
 
 
 def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]]:
@@ -36,7 +37,7 @@ def all_commands(group: Any = None, words: str = "") -> Iterator[tuple[str, Any]
         path = f"{words} {name}".strip()
         if hasattr(command, "commands"):
             yield from all_commands(command, path)
-        else:
+        elif not command.hidden:
             yield path, command
 
 
@@ -49,16 +50,40 @@ def test_every_command_that_answers_something_has_json() -> None:
     assert without == SERVING
 
 
-def test_every_command_that_takes_arguments_shows_an_example() -> None:
-    hidden = {"demo"}
-    without = {path for path, command in all_commands() if "Examples:" not in (command.help or "")}
-    assert without - hidden == set()
+def test_every_command_says_what_it_does_and_shows_an_example() -> None:
+    for path, command in all_commands():
+        first, _, _ = command.help.partition("\n")
+        assert re.fullmatch(r"[A-Z].*\.", first), path
+        assert f"  hpo {path}" in command.help, path
+
+
+def test_every_option_says_what_it_is() -> None:
+    for path, command in all_commands():
+        for option in command.params:
+            is_hidden = getattr(option, "hidden", False)
+            assert is_hidden or re.fullmatch(r"[A-Za-z].*[^ ]", option.help or ""), (path, option)
+
+
+def test_all_samplers_and_pruners_are_named() -> None:
+    options = {option.name: option.help for option in dict(all_commands())["study create"].params}
+    assert all(name in options["sampler"] for name in SAMPLERS)
+    assert all(name in options["pruner"] for name in PRUNERS)
+
+
+def test_the_same_thing_has_the_same_name_everywhere() -> None:
+    told: dict[str, set[str]] = {}
+    for _, command in all_commands():
+        for option in command.params:
+            for name in filter(lambda name: name.startswith("--"), option.opts):
+                told.setdefault(name, set()).add(str(option.metavar))
+    assert {name for name in told if name.startswith("--timeout")} == {"--timeout-seconds"}
+    assert {name: metavars for name, metavars in told.items() if len(metavars) > 1} == {}
 
 
 class TestExits:
-    def test_each_has_one_meaning_which_help_and_readme_tell(self, hpo_command: Call) -> None:
+    def test_each_has_one_meaning_which_help_and_the_docs_tell(self, hpo_command: Call) -> None:
         assert MEANINGS.keys() == set(Exit)
-        rows = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        rows = re.findall(r"^\| (\d+) \| (.*) \|$", text_of("docs/cli.md"), re.MULTILINE)
         assert dict(rows) == {str(code.value): text for code, text in MEANINGS.items()}
         shown = " ".join(hpo_command("--help").out.split())
         assert all(f"{code.value} {text}" in shown for code, text in MEANINGS.items())

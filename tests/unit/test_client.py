@@ -16,16 +16,17 @@ import pytest
 
 from hpo.client import ApiError, Client
 from hpo.errors import HpoError, Unavailable
+from hpo.worker.calls import WorkerClient
 
 URL = "http://hpo.test:8080"
 Answerer = Callable[[httpx2.Request], httpx2.Response]
 
 
-def client_for(answer: Answerer) -> Client:
-    return Client(URL, transport=httpx2.MockTransport(answer))
+def client_for(answer: Answerer) -> WorkerClient:
+    return WorkerClient(URL, transport=httpx2.MockTransport(answer))
 
 
-def answering(document: Any, status: int = 200) -> Client:
+def answering(document: Any, status: int = 200) -> WorkerClient:
     return client_for(lambda _: httpx2.Response(status, json=document))
 
 
@@ -167,7 +168,7 @@ def test_an_api_that_does_not_answer_is_unavailable(error: Exception) -> None:
 
 
 def test_a_refused_connection_is_unavailable() -> None:
-    with Client("http://127.0.0.1:9") as client, pytest.raises(Unavailable, match="refused"):
+    with WorkerClient("http://127.0.0.1:9") as client, pytest.raises(Unavailable, match="refused"):
         client.ready()
 
 
@@ -178,7 +179,7 @@ def test_a_poll_waits_longer_than_its_wait() -> None:
         timeouts.append(request.extensions["timeout"]["read"])
         return httpx2.Response(204)
 
-    with Client(URL, timeout_seconds=3, transport=httpx2.MockTransport(answer)) as client:
+    with WorkerClient(URL, timeout_seconds=3, transport=httpx2.MockTransport(answer)) as client:
         assert client.claim({"wait_seconds": 20}) is None
         assert client.post_trial("digits", 0, "start", {}) is None
     assert timeouts == [23, 3]
@@ -228,7 +229,7 @@ def test_a_service_on_this_machine_is_not_looked_for_behind_a_proxy(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with http.server.HTTPServer(("127.0.0.1", 0), _Ready) as server:
         threading.Thread(target=server.handle_request).start()
-        with Client(f"http://127.0.0.1:{server.server_port}") as client:
+        with WorkerClient(f"http://127.0.0.1:{server.server_port}") as client:
             assert client.study("demo") == {}
 
 
@@ -244,7 +245,7 @@ class TestModels:
 
     CONTENT = b"weights" * 1000
 
-    def answer(self, content: bytes = CONTENT, etag: str | None = None) -> Client:
+    def answer(self, content: bytes = CONTENT, etag: str | None = None) -> WorkerClient:
         digest = hashlib.sha256(self.CONTENT).hexdigest()
         headers = {"ETag": f'"{etag or digest}"'}
         return client_for(lambda _: httpx2.Response(200, content=content, headers=headers))

@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.pages import ROOT, text_of
+
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES = COMPOSE["services"]
@@ -86,9 +87,9 @@ def test_command_lines_parse(
 
 @pytest.mark.parametrize("name", OURS)
 def test_environment_variables_are_ours(name: str) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    settings = text_of("docs/operating.md")
     for variable in OURS[name]["environment"]:
-        assert f"`{variable}`" in readme
+        assert f"`{variable}`" in settings
 
 
 def test_tokens_come_from_the_environment_and_leave_this_machine_by_a_proxy_only() -> None:

@@ -189,6 +189,14 @@ def upgrade() -> None:
         sa.Column("is_counted", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("study_uuid", "number"),
     )
+    op.create_index(
+        "ix_hpo_trial_awaiting",
+        "hpo_trial",
+        ["study_uuid", "next_attempt_at"],
+        unique=False,
+        sqlite_where=sa.text("next_attempt_at IS NOT NULL"),
+        postgresql_where=sa.text("next_attempt_at IS NOT NULL"),
+    )
     op.create_table(
         "hpo_verdict",
         sa.Column("study_uuid", sa.String(length=36), nullable=False),

@@ -96,7 +96,7 @@ def test_numbers_of_trials_that_another_program_brought(
     client: TestClient, node: Node, values: list[float], curve: list[float]
 ) -> None:
     study = node.launch(sampler="tpe", n_trials=50)["name"]
-    storage = client.app.state.service.store.dashboard_storage()  # type: ignore[attr-defined] # an ASGI app has no state
+    storage = client.app.state.service.store.optuna_storage()  # type: ignore[attr-defined] # an ASGI app has no state
     theirs = optuna.load_study(study_name=study, storage=storage)
     steps = dict(enumerate(curve))
     for index, value in enumerate(values):

@@ -164,7 +164,7 @@ class TestRoundTrip:
     def test_plain_optuna_s_trials_come_along(self, services: list[TestClient]) -> None:
         first, second, _ = services
         name = f"s-{uuid.uuid4().hex}"
-        storage: Any = first.app.state.service.store.dashboard_storage()  # type: ignore[attr-defined]
+        storage: Any = first.app.state.service.store.optuna_storage()  # type: ignore[attr-defined]
         optuna = pytest.importorskip("optuna")
         theirs = optuna.create_study(study_name=name, storage=storage, direction="maximize")
         theirs.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
