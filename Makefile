@@ -14,10 +14,10 @@ SECONDS ?= 600
 
 help:
 	@echo "make demo          a real study from launch to best parameters (KEEP=1 leaves the server up)"
-	@echo "make test          all tests but the benchmarks"
+	@echo "make test          all tests"
 	@echo "make test-integrations  the callbacks for Lightning and the Hugging Face Trainer, with both"
 	@echo "make check         ruff, format, mypy, import rules"
-	@echo "make bench         the benchmarks"
+	@echo "make bench         the service and its peers side by side, half an hour; ONLY='reads restart' JSON=file RAY=1"
 	@echo "make bench-search  TPE and pruning beside random search, some minutes; JSON=file keeps figures"
 	@echo "make soak          faults at random on both databases for SECONDS=600 together"
 	@echo "make fuzz          requests made from the OpenAPI document on both databases for SECONDS=600 together"
@@ -41,7 +41,7 @@ demo: $(INSTALLED)
 test test-integrations bench bench-search soak fuzz: export OMP_NUM_THREADS = 1
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not alone' --ignore=tests/benchmarks
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not alone'
 	$(BIN)/python -m pytest -m alone tests/acceptance
 
 .venv/.extra-%: $(INSTALLED)
@@ -57,8 +57,8 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)
-	$(BIN)/python -m pytest -s tests/benchmarks
+bench: .venv/.extra-bench $(if $(RAY),.venv/.extra-bench-ray)
+	$(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 bench-search: .venv/.extra-bench
 	$(BIN)/python -m tests.benchmarks.search $(if $(JSON),--json $(JSON))

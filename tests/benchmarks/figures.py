@@ -24,7 +24,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What was measured, once a round; the median is held to a bound."""
+    """What was measured, once a round; the median is held to a bound, give or take the slack."""
 
     part: str
     name: str
@@ -32,6 +32,7 @@ class Figure:
     unit: str = ""
     at_least: float | None = None
     at_most: float | None = None
+    slack: float = 0.0
 
     @property
     def median(self) -> float:
@@ -49,8 +50,8 @@ class Figure:
     def is_met(self) -> bool | None:
         """Whether it keeps its bound; None where there is none."""
         if self.at_least is not None:
-            return self.median >= self.at_least
-        return None if self.at_most is None else self.median <= self.at_most
+            return self.median + self.slack >= self.at_least
+        return None if self.at_most is None else self.median - self.slack <= self.at_most
 
     @property
     def bound(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -63,6 +64,7 @@ def serve_turns(
     url: str, sampler: str, proxy_port: int | None, seed: int, pipe: Connection
 ) -> None:
     """A process that has loaded the study, and serves for as long as the pipe says, each time."""
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the proxy
     if proxy_port is None:
         storage = open_storage(url)
     else:
@@ -78,4 +80,6 @@ def serve_turns(
 
 def serve_proxy(url: str, port: int) -> None:
     """A process of Optuna's gRPC proxy, with a cached storage as its documentation asks."""
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     optuna.storages.run_grpc_proxy_server(open_storage(url), host="127.0.0.1", port=port)

@@ -2,142 +2,90 @@
 
     python -m tests.benchmarks.throughput --kind postgresql --stored 1000 --peers stock
 
-Every contender works on a copy of the same database and keeps its processes from turn to turn. A
-round is one turn of each, in random order, so that what slows the machine slows all of them.
+`children` are trials in processes of a real worker, `ray` is Ray Tune where it is installed; both
+are shown, not judged. Every contender works on a copy of the same database and keeps its processes
+from turn to turn. A round is one turn of each, in random order, so that what slows the machine
+slows all of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import multiprocessing
+import importlib.util
+import itertools
+import math
 import random
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.acceptance.conftest import free_port
 from tests.benchmarks import stock
+from tests.benchmarks.contenders import CONTENDERS, NAMES, PEERS
 from tests.benchmarks.databases import KINDS, Databases, databases
 from tests.benchmarks.figures import Figure, Report, ratio
-from tests.benchmarks.protocol import ProtocolWorker
-from tests.benchmarks.service import service_on
+from tests.benchmarks.processors import Processors
 
 PART = "trials/s"
-N_CLIENTS = 8
 N_ROUNDS = 5
 TURN_SECONDS = 5.0
-READY_SECONDS = 300.0
-
-# Trials a second of all clients together, for a turn of so many seconds.
-Turn = Callable[[float], float]
 
 
-@contextlib.contextmanager
-def hpo(url: str) -> Iterator[Turn]:
-    """Protocol clients of a real service, in this process: they need a tenth of a core."""
-    with service_on(url) as service, asyncio.Runner() as runner:
-        workers = [ProtocolWorker(service.port, name=f"bench:{i}") for i in range(N_CLIENTS)]
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A size, a sampler, and those who are measured beside the service."""
 
-        async def register() -> None:
-            await asyncio.gather(*(worker.register() for worker in workers))
-
-        async def turn(seconds: float) -> float:
-            return sum(await asyncio.gather(*(_serve_for(worker, seconds) for worker in workers)))
-
-        runner.run(register())
-        yield lambda seconds: runner.run(turn(seconds))
-        for worker in workers:
-            worker.close()
+    n_stored: int
+    sampler: str
+    peers: Sequence[str]
 
 
-async def _serve_for(worker: ProtocolWorker, seconds: float) -> float:
-    begin = time.perf_counter()
-    n_trials = 0
-    while time.perf_counter() - begin < seconds:
-        assert await worker.serve_one()
-        n_trials += 1
-    return n_trials / (time.perf_counter() - begin)
+CASES = (
+    Case(n_stored=1_000, sampler="random", peers=("stock", "grpc", "children")),
+    Case(n_stored=1_000, sampler="tpe", peers=("stock",)),
+    Case(n_stored=10_000, sampler="random", peers=("stock",)),
+)
 
 
-@contextlib.contextmanager
-def stock_optuna(url: str, sampler: str, proxy_port: int | None = None) -> Iterator[Turn]:
-    """Processes of stock Optuna on the database, or behind the gRPC proxy on this port."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for seed in range(N_CLIENTS):
-        ours, theirs = context.Pipe()
-        arguments = (url, sampler, proxy_port, seed, theirs)
-        process = context.Process(target=stock.serve_turns, args=arguments, daemon=True)
-        process.start()
-        pipes.append(ours)
-        processes.append(process)
-
-    def turn(seconds: float) -> float:
-        for pipe in pipes:
-            pipe.send(seconds)
-        turns = [pipe.recv() for pipe in pipes]
-        return sum(n_trials / took for n_trials, took in turns)
-
-    try:
-        for pipe in pipes:
-            assert pipe.poll(READY_SECONDS), "a process of Optuna did not get ready"
-            pipe.recv()
-        yield turn
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
+def cases() -> tuple[Case, ...]:
+    """All of them; Ray Tune is among the peers where it is installed."""
+    if importlib.util.find_spec("ray") is None:
+        return CASES
+    first, *rest = CASES
+    return replace(first, peers=(*first.peers, "ray")), *rest
 
 
-@contextlib.contextmanager
-def grpc_proxy(url: str, sampler: str) -> Iterator[Turn]:
-    """Processes of stock Optuna behind one process of its gRPC proxy."""
-    context = multiprocessing.get_context("spawn")
-    port = free_port()
-    proxy = context.Process(target=stock.serve_proxy, args=(url, port), daemon=True)
-    proxy.start()
-    try:
-        with stock_optuna(url, sampler, port) as turn:
-            yield turn
-    finally:
-        proxy.terminate()
-        proxy.join()
+@dataclass
+class Found:
+    """What one contender has done, once for each round."""
+
+    rates: list[float] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)  # processor's milliseconds for a trial
 
 
-PEERS: dict[str, Callable[[str, str], contextlib.AbstractContextManager[Turn]]] = {
-    "stock": stock_optuna,
-    "grpc": grpc_proxy,
-}
-NAMES = {"stock": "stock Optuna", "grpc": "Optuna's gRPC proxy"}
-
-
-def rates(
-    places: Databases,
-    n_stored: int,
-    sampler: str,
-    peers: Sequence[str],
-    *,
-    n_rounds: int,
-    turn_seconds: float,
-) -> dict[str, list[float]]:
-    """Trials a second of each contender in each round, after a short turn to warm up."""
+def found_of(
+    places: Databases, case: Case, *, n_rounds: int, turn_seconds: float
+) -> dict[str, Found]:
+    """What each contender does in each round, after a short turn to warm up."""
+    server = {} if places.pid is None else {"PostgreSQL": places.pid}
     with contextlib.ExitStack() as stack:
-        turns = {
-            "hpo": stack.enter_context(hpo(stack.enter_context(places.stored(n_stored, sampler))))
-        }
-        for peer in peers:
-            url = stack.enter_context(places.stored(n_stored, sampler))
-            turns[peer] = stack.enter_context(PEERS[peer](url, sampler))
-        found: dict[str, list[float]] = {name: [] for name in turns}
-        for turn in turns.values():
-            turn(turn_seconds / 5)
+        contenders = {}
+        for name in ("hpo", *case.peers):
+            url = stack.enter_context(places.stored(case.n_stored, case.sampler))
+            contenders[name] = stack.enter_context(CONTENDERS[name](url, case.sampler))
+        for contender in contenders.values():
+            contender.turn(turn_seconds / 5)
+        found = {name: Found() for name in contenders}
         order = random.Random(1)
         for _ in range(n_rounds):
-            for name in order.sample(list(turns), k=len(turns)):
-                found[name].append(turns[name](turn_seconds))
+            for name in order.sample(list(contenders), k=len(contenders)):
+                contender = contenders[name]
+                processors = Processors({**contender.groups, **server})
+                n_trials, rate = contender.turn(turn_seconds)
+                work = 1000 * sum(processors.since().values())
+                found[name].rates.append(rate)
+                found[name].work.append(work / n_trials if n_trials else math.inf)
         return found
 
 
@@ -154,60 +102,51 @@ def measure(
     report: Report,
     *,
     kinds: Sequence[str] = KINDS,
-    stored: Sequence[int] = (1_000, 10_000),
-    samplers: Sequence[str] = ("random", "tpe"),
-    peers: Sequence[str] = tuple(PEERS),
+    chosen: Sequence[Case] | None = None,
     n_rounds: int = N_ROUNDS,
     turn_seconds: float = TURN_SECONDS,
 ) -> None:
     """Adds the rates of all contenders, and how many times as fast the service is."""
     for kind in kinds:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            databases(kind, Path(folder)) as places,
-        ):
-            for n_stored in stored:
-                for sampler in samplers:
-                    found = rates(
-                        places,
-                        n_stored,
-                        sampler,
-                        peers,
-                        n_rounds=n_rounds,
-                        turn_seconds=turn_seconds,
-                    )
-                    _add(report, places.kind, n_stored, sampler, found)
+        with tempfile.TemporaryDirectory() as folder, databases(kind, Path(folder)) as places:
+            for case in cases() if chosen is None else chosen:
+                found = found_of(places, case, n_rounds=n_rounds, turn_seconds=turn_seconds)
+                report.add(*_figures(places.kind, case, found))
 
 
-def _add(
-    report: Report, kind: str, n_stored: int, sampler: str, found: dict[str, list[float]]
-) -> None:
-    what = f"{kind}, {n_stored:,} stored, {sampler}"
-    for name, values in found.items():
-        label = f"{NAMES.get(name, name)}, {what}"
-        report.add(Figure(part=PART, name=label, values=values, unit="trials/s"))
-    for peer in found.keys() - {"hpo"}:
+def _figures(kind: str, case: Case, found: Mapping[str, Found]) -> Iterator[Figure]:
+    what = f"{kind}, {case.n_stored:,} stored, {case.sampler}"
+    ours = found["hpo"]
+    for name, theirs in found.items():
+        label = f"{NAMES[name]}, {what}"
+        yield Figure(part=PART, name=label, values=theirs.rates, unit="trials/s")
+        # Work does not depend on what neighbours leave of the machine.
+        yield Figure(part=PART, name=f"{label}: work", values=theirs.work, unit="ms/trial")
+    for peer in case.peers:
         # The bounds are those of the random sampler: what TPE thinks costs both the same.
-        bound = bound_of(kind, n_stored, peer) if sampler == "random" else None
-        label = f"hpo / {NAMES[peer]}, {what}"
-        report.add(ratio(PART, label, found["hpo"], found[peer], at_least=bound))
+        bound = bound_of(kind, case.n_stored, peer) if case.sampler == "random" else None
+        theirs, label = found[peer], f"hpo / {NAMES[peer]}, {what}"
+        yield ratio(PART, label, ours.rates, theirs.rates, at_least=bound)
+        yield ratio(PART, f"work of {NAMES[peer]} / of hpo, {what}", theirs.work, ours.work)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kind", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--stored", type=int, nargs="+", default=[1_000])
-    parser.add_argument("--sampler", nargs="+", default=["random"], choices=["random", "tpe"])
-    parser.add_argument("--peers", nargs="*", default=["stock"], choices=list(PEERS))
+    parser.add_argument("--sampler", nargs="+", default=["random"], choices=list(stock.SAMPLERS))
+    parser.add_argument("--peers", nargs="*", default=["stock"], choices=PEERS)
     parser.add_argument("--rounds", type=int, default=N_ROUNDS)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="for each turn")
     options = parser.parse_args()
+    chosen = [
+        Case(n_stored=n_stored, sampler=sampler, peers=options.peers)
+        for n_stored, sampler in itertools.product(options.stored, options.sampler)
+    ]
     measure(
         Report(),
         kinds=options.kind,
-        stored=options.stored,
-        samplers=options.sampler,
-        peers=options.peers,
+        chosen=chosen,
         n_rounds=options.rounds,
         turn_seconds=options.seconds,
     )

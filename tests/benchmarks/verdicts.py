@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import tempfile
 import time
 import uuid
@@ -56,6 +57,22 @@ def reporting(places: Databases, n_stored: int) -> Iterator[ReportTrial]:
         yield report_trial
 
 
+def taken_in_turns(
+    places: Databases, stored: Sequence[int], n_trials: int
+) -> dict[int, list[list[float]]]:
+    """The milliseconds of each report of each trial, by the number of stored trials."""
+    with contextlib.ExitStack() as stack:
+        turns = {n: stack.enter_context(reporting(places, n)) for n in stored}
+        for turn in turns.values():
+            for _ in range(N_WARM_UP):
+                turn()
+        found: dict[int, list[list[float]]] = {n: [] for n in stored}
+        for _ in range(n_trials):
+            for n_stored, turn in turns.items():
+                found[n_stored].append(turn())
+        return found
+
+
 def measure(
     report: Report,
     *,
@@ -65,40 +82,19 @@ def measure(
 ) -> None:
     """Adds the milliseconds of a report at each size, and their ratio."""
     for kind in kinds:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            databases(kind, Path(folder)) as places,
-            contextlib.ExitStack() as stack,
-        ):
-            turns = {n: stack.enter_context(reporting(places, n)) for n in stored}
-            found: dict[int, list[list[float]]] = {n: [] for n in stored}
-            for turn in turns.values():
-                for _ in range(N_WARM_UP):
-                    turn()
-            for _ in range(n_trials):
-                for n_stored, turn in turns.items():
-                    found[n_stored].append(turn())
-            for n_stored, trials in found.items():
-                report.add(
-                    Figure(
-                        part=PART,
-                        name=f"report, {places.kind}, {n_stored:,} stored",
-                        values=[value for trial in trials for value in trial],
-                        unit="ms",
-                        at_most=LIMITS_MS[places.kind],
-                    )
-                )
-            few, many = min(stored), max(stored)
-            # The shortest of a trial's reports: neighbours on the machine only ever add.
-            report.add(
-                ratio(
-                    PART,
-                    f"report, {places.kind}, {many:,} stored / {few:,} stored",
-                    map(min, found[many]),
-                    map(min, found[few]),
-                    at_most=GROWTH,
-                )
-            )
+        with tempfile.TemporaryDirectory() as folder, databases(kind, Path(folder)) as places:
+            found = taken_in_turns(places, stored, n_trials)
+            report.add(*_figures(places.kind, found))
+
+
+def _figures(kind: str, found: dict[int, list[list[float]]]) -> Iterator[Figure]:
+    for n_stored, trials in found.items():
+        name, values = f"report, {kind}, {n_stored:,} stored", list(itertools.chain(*trials))
+        yield Figure(part=PART, name=name, values=values, unit="ms", at_most=LIMITS_MS[kind])
+    few, many = min(found), max(found)
+    name = f"report, {kind}, {many:,} stored / {few:,} stored"
+    # The shortest of a trial's reports: neighbours on the machine only ever add.
+    yield ratio(PART, name, map(min, found[many]), map(min, found[few]), at_most=GROWTH)
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -141,3 +143,25 @@ def test_arrays_grow_while_somebody_looks_at_them() -> None:
     assert np.array_equal(seen, [1.0])
     assert np.array_equal(known.at(0), [1.0, 2.0])
     assert known.at(7).size == 0
+
+
+def test_arrays_grow_while_other_threads_look_at_them() -> None:
+    known = StepValues()
+    for _ in range(5000):
+        known.add({0: 1.0})
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            known.at(0)
+
+    with ThreadPoolExecutor() as pool:
+        looking = [pool.submit(look) for _ in range(3)]
+        try:
+            for _ in range(2000):
+                known.add({0: 2.0})
+        finally:
+            is_over.set()
+        for look_out in looking:
+            look_out.result()
+    assert known.at(0).size == 7000

@@ -1,20 +1,22 @@
 """What the training kit costs beside a loop written by hand, and what bf16 gains on this CPU.
 
+    python -m tests.benchmarks.training
+
 Both sides take turns, epoch by epoch, and the seconds of the process's own work are counted. One
 thread, so that these are all of it.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import random
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -23,7 +25,9 @@ from hpo.objective import Trial
 from hpo.training import Split, Training, TrainingObjective
 from hpo.trial import Decision, Verdict
 from objectives.digits import mlp
+from tests.benchmarks.figures import Figure, Report
 
+PART = "training"
 DIGITS = {"lr": 2e-3, "optimizer": "AdamW", "dropout": 0.2, "layers": 3, "hidden": 128}
 
 
@@ -79,8 +83,8 @@ class Flat(Pictures):
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -170,17 +174,6 @@ def interleaved(
         yield [min(found) for found in seconds.values()]
 
 
-def tell(name: str, found: list[float], limit: str) -> float:
-    """Prints one row and its JSON; the median."""
-    low, median, high = statistics.quantiles(found, n=4)
-    row = {"name": name, "ratio": median, "low": low, "high": high, "n": len(found)}
-    print(  # noqa: T201 - what a benchmark is for
-        f"\n| {name:<58} | {median:.3f} | half within {low:.3f} to {high:.3f} | {limit} |"
-        f"\n{json.dumps(row)}"
-    )
-    return median
-
-
 def epoch_of(training: Training) -> Callable[[], None]:
     def epoch() -> None:
         training.train_epoch()
@@ -189,46 +182,58 @@ def epoch_of(training: Training) -> Callable[[], None]:
     return epoch
 
 
-def judge(name: str, found: list[float], limit: float) -> None:
-    median = tell(name, found, f"< {limit}")
+def judged(name: str, found: Sequence[float], limit: float) -> Figure:
+    """A ratio that misses its bound only when it is beyond it for certain."""
     error = 1.25 * statistics.stdev(found) / len(found) ** 0.5  # of a median
-    assert median - 2 * error < limit  # beyond it for certain, whatever the neighbours did
+    return Figure(part=PART, name=name, values=found, unit="x", at_most=limit, slack=2 * error)
 
 
-def test_cost_of_the_kit_on_a_small_net(tmp_path: Path) -> None:
-    kit = epoch_of(training_of(mlp, tmp_path, DIGITS, precision="fp32"))
+def cost_on_a_small_net(folder: Path) -> Iterator[Figure]:
+    kit = epoch_of(training_of(mlp, folder, DIGITS, precision="fp32"))
     found = ratios(kit, by_hand(mlp, DIGITS), n_groups=20, n_turns=25)
-    judge("kit / loop by hand, digits MLP, batch 64", found, 1.03)
+    yield judged("kit / loop by hand, digits MLP, batch 64", found, 1.03)
 
 
-def test_cost_of_the_kit_on_simple_cnn(tmp_path: Path) -> None:
+def cost_on_simple_cnn(folder: Path) -> Iterator[Figure]:
     """What the kit adds does not depend on the net, so it is measured where nothing hides it.
 
     A ratio of two epochs of the CNN, of 0.5 s each, drowns in what neighbours do to either.
     """
-    flat_kit = epoch_of(training_of(Flat(), tmp_path / "flat", {}, precision="fp32"))
+    flat_kit = epoch_of(training_of(Flat(), folder / "flat", {}, precision="fp32"))
     groups = list(interleaved(flat_kit, by_hand(Flat(), {}), n_groups=20, n_turns=10))
-    kit = epoch_of(training_of(Pictures(), tmp_path / "cnn", {}, precision="fp32"))
+    kit = epoch_of(training_of(Pictures(), folder / "cnn", {}, precision="fp32"))
     whole = list(interleaved(kit, by_hand(Pictures(), {}), n_groups=6, n_turns=3))
-    tell("kit / loop by hand, SimpleCNN, batch 256", [a / b for a, b in whole], "no limit")
+    name = "kit / loop by hand, SimpleCNN, batch 256"
+    yield Figure(part=PART, name=name, values=[a / b for a, b in whole], unit="x")
     cnn_seconds = min(by_hand_seconds for _, by_hand_seconds in whole)
     added = [1 + (a - b) / cnn_seconds for a, b in groups]
-    judge("1 + what the kit adds to an epoch / SimpleCNN's, batch 256", added, 1.01)
+    yield judged("1 + what the kit adds to an epoch / SimpleCNN's, batch 256", added, 1.01)
 
 
-def test_gain_of_bf16_and_channels_last(tmp_path: Path) -> None:
+def gain_of_bf16_and_channels_last(folder: Path) -> Iterator[Figure]:
     kinds = {"plain": ("fp32", False), "last": ("fp32", True), "bf16": ("bf16", True)}
     epochs = {
         name: training_of(
-            Pictures(), tmp_path / name, {}, precision=precision, channels_last=channels_last
+            Pictures(), folder / name, {}, precision=precision, channels_last=channels_last
         ).train_epoch
         for name, (precision, channels_last) in kinds.items()
     }
     flags = Path("/proc/cpuinfo")
     text = flags.read_text() if flags.is_file() else ""
     is_fast = "amx_bf16" in text or "avx512_bf16" in text
-    for name, limit in (("last", "no limit"), ("bf16", ">= 2" if is_fast else "no limit")):
+    for name, bound in (("last", None), ("bf16", 2.0 if is_fast else None)):
         found = ratios(epochs["plain"], epochs[name], n_groups=5, n_turns=2)
         label = f"steps/s of {kinds[name][0]}, channels last / fp32 (SimpleCNN, 256)"
-        gain = tell(label, found, limit)
-    assert not is_fast or gain >= 2  # the last one is bf16, channels last
+        yield Figure(part=PART, name=label, values=found, unit="x", at_least=bound)
+
+
+def measure(report: Report) -> None:
+    """Adds the cost of the kit on two nets, and the gain of bf16."""
+    parts = (cost_on_a_small_net, cost_on_simple_cnn, gain_of_bf16_and_channels_last)
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        for part in parts:
+            report.add(*part(Path(folder) / part.__name__))
+
+
+if __name__ == "__main__":
+    measure(Report())
