@@ -28,7 +28,14 @@ Claim = Callable[[], Claimed]
 Change = Callable[[str], object]
 
 # What holds rows of no study alone.
-SERVICE_WIDE = {"hpo_worker", "hpo_reaper", "hpo_request", "hpo_token", "hpo_session"}
+SERVICE_WIDE = {
+    "hpo_worker",
+    "hpo_arrival",
+    "hpo_reaper",
+    "hpo_request",
+    "hpo_token",
+    "hpo_session",
+}
 
 
 @pytest.fixture
