@@ -183,9 +183,7 @@ class Connection:
         except RuntimeError as error:
             if not self._http.is_closed:
                 raise
-            raise Unavailable(
-                "this client has been closed; make another one", url=self.url
-            ) from error
+            raise Unavailable("this client has been closed", url=self.url) from error
 
     def _with_cure(self, problem: Document) -> Document:
         """A refusal in the words of somebody who has no header to set."""
