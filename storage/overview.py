@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from hpo.choices import Choice, from_label
+from hpo.choices import Choice
 from hpo.search.percentiles import Thresholds, thresholds
 from hpo.study import Direction, StudyDefinition
 from hpo.trial import TrialState
@@ -20,7 +20,7 @@ from storage import tables as t
 from storage.curves import steps_of, thinned
 from storage.engine import Database
 from storage.exclusions import excluded_ids, is_result
-from storage.params import distribution
+from storage.params import reader_of
 from storage.step_history import StepHistory
 from storage.studies import Studies, row_and_definition
 from storage.trial_order import value_of
@@ -154,7 +154,7 @@ def _values(
         .join(t.trials, trial.trial_id == value.trial_id)
         .where(trial.study_id == study.study_id, span, value.objective < n_values)
     )
-    for row in rows:
+    for row in rows.all():
         if row.trial_id in places:
             columns[row.objective][places[row.trial_id]] = value_of(row)
     return columns
@@ -176,10 +176,12 @@ def _params(
         .join(t.trials, trial.trial_id == param.trial_id)
         .where(trial.study_id == study.study_id, span)
     )
-    for trial_id, name, inner, document in rows:
-        if trial_id in places:
-            column = columns.setdefault(name, [None] * len(places))
-            column[places[trial_id]] = from_label(distribution(document).to_external_repr(inner))
+    for trial_id, name, inner, document in rows.all():  # one by one they take twice as long
+        place = places.get(trial_id)
+        if place is not None:
+            if name not in columns:
+                columns[name] = [None] * len(places)
+            columns[name][place] = reader_of(document)(inner)
     return columns
 
 

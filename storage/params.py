@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import sqlalchemy as sa
-from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, json_to_distribution
 
 from hpo.choices import Choice, from_label
 from storage import tables as t
@@ -17,6 +17,15 @@ from storage import tables as t
 def distribution(document: str) -> BaseDistribution:
     """Studies repeat few distributions over many trials; reading one costs 20 us."""
     return json_to_distribution(document)
+
+
+@functools.lru_cache(maxsize=4096)
+def reader_of(document: str) -> Callable[[float], Choice]:
+    """A function from what Optuna stores of this distribution to the value."""
+    found = distribution(document)
+    if isinstance(found, CategoricalDistribution):
+        return lambda stored: cast(Choice, from_label(found.to_external_repr(stored)))
+    return cast(Callable[[float], Choice], found.to_external_repr)
 
 
 def params_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, dict[str, Choice]]:
@@ -31,5 +40,5 @@ def params_of(connection: sa.Connection, trial_ids: Sequence[int]) -> dict[int, 
         .order_by(param.param_id)
     )
     for trial_id, name, value, document in rows:
-        found[trial_id][name] = from_label(distribution(document).to_external_repr(value))
+        found[trial_id][name] = reader_of(document)(value)
     return found
