@@ -17,6 +17,7 @@ from tests.benchmarks.protocol import ProtocolWorker
 from tests.benchmarks.wire import Refused, Wire
 
 RETRY_SECONDS = 1.0
+WARM_UP_PAUSE, WARM_UP_SECONDS = 2.0, 120.0
 DRAIN_SECONDS = 600.0
 BEAT_SHARE = (0.9, 1.1)
 Ack = tuple[str, int, int]  # study, trial, step
@@ -154,7 +155,6 @@ class Load:
             for index in range(self.n_workers)
         ]
         feeding = asyncio.create_task(self._feed())
-        self.pause = pauses[0]
         await self._busy()
         for pause in pauses:
             self.pause = pause
@@ -180,8 +180,8 @@ class Load:
                 await asyncio.sleep(0.1)
 
     async def _busy(self) -> None:
-        """Until every worker has had its first report acknowledged, or half a minute."""
-        give_up_at = time.monotonic() + 30
+        """Until there are as many reports as workers: the first claims all come at once."""
+        self.pause, give_up_at = WARM_UP_PAUSE, time.monotonic() + WARM_UP_SECONDS
         while len(self.tally.acknowledged) < self.n_workers and time.monotonic() < give_up_at:
             await asyncio.sleep(0.1)
 
