@@ -12,7 +12,7 @@ from hpo.objective import is_allowed
 from hpo.study import StudyState
 from storage import tables as t
 from storage.candidates import is_abandoned, is_due
-from storage.engine import is_listed, list_of
+from storage.lists import is_listed, list_of
 from storage.records import ClaimRequest
 
 

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo.search.stored import StoredTrial
 from storage import tables as t
-from storage.engine import is_listed, list_of
+from storage.lists import is_listed, list_of
 
 _INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
