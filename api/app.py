@@ -39,7 +39,7 @@ from api.gate import MAX_IMPORT_BYTES, Gate
 from api.lookout import Lookout
 from api.metrics import Metrics
 from api.observing import Observer
-from api.openapi import DESCRIPTION, App
+from api.openapi import DESCRIPTION, TAGS, App
 from api.routes import Routes
 from api.service import Service
 from api.upkeep import Upkeep
@@ -113,6 +113,7 @@ def create_app(
         summary="A self-hosted hyperparameter optimization service",
         description=DESCRIPTION.format(root=access.root_path),
         version=__version__,
+        openapi_tags=[{"name": name} for name in TAGS],
         lifespan=_lifespan_of(service, dashboard),
         docs_url=None,
         redoc_url=None,

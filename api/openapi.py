@@ -22,6 +22,12 @@ Once there is a token, every request needs one, as `Authorization: Bearer …` o
 `/login`. Roles: `reader`, `worker`, `operator` (both of them, and changes), `admin` (all).
 """
 
+# In the order of the document, in which what users need comes first.
+TAGS = (
+    *("studies", "trials", "analysis", "objectives", "worker protocol", "workers", "tokens"),
+    *("events", "health", "operations"),
+)
+
 SCHEMES = {
     "token": {"type": "http", "scheme": "bearer", "description": "`hpo token create` makes one."},
     "session": {"type": "apiKey", "in": "cookie", "name": "hpo_session"},

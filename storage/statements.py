@@ -85,7 +85,6 @@ class Guarded:
         held = guard.cte("held")
         parts = [part.cte(f"part_{index}") for index, part in enumerate(writes(held.c))]
         self._as_one = Prepared(sa.select(*held.c).add_cte(*parts))
-        self._names = list(held.c.keys())
         places = {
             column.key: sa.bindparam(f"held_{column.key}", type_=column.type) for column in held.c
         }

@@ -15,6 +15,7 @@ from hpo.errors import Conflict, StepReported
 from hpo.study import Algorithm, StudyDefinition, StudyState
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage import tables as t
+from storage.curves import to_step_columns
 from storage.optuna_cache import cached
 from storage.records import Claimed, Lease
 from storage.search import Search
@@ -160,6 +161,48 @@ class TestTheView:
         assert store.claims.report(first, measured(0, 6.0)).verdict is Verdict.PRUNE
         store.trial_changes.exclude("demo", 0, "a mistake")
         assert store.claims.report(second, measured(0, 6.0)).verdict is Verdict.CONTINUE
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whoever_completes_trials_the_view_is_that_of_the_database(
+    store: Store, create: Create, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials begin, end here or elsewhere, in any order; also more than are asked for by name."""
+    monkeypatch.setattr("storage.step_history.MAX_NAMED", 3 if seed else 10_000)
+    create()
+    draw, history = random.Random(seed), StepHistory(store._database, view_seconds=0.0)
+    running: list[int] = []
+    complete: dict[int, float] = {}
+    with store._database.engine.connect() as connection:
+        study = connection.execute(sa.select(t.hpo_study.c.uuid, t.hpo_study.c.study_id)).one()
+
+    def begin(connection: sa.Connection) -> int:
+        number = len(running) + len(complete)
+        row = {"study_id": study.study_id, "number": number, "state": "RUNNING"}
+        return int(connection.execute(t.trials.insert(), row).inserted_primary_key[0])
+
+    def end(connection: sa.Connection, trial_id: int, state: str, value: float) -> None:
+        mine = t.trials.c.trial_id == trial_id
+        connection.execute(t.trials.update().where(mine).values(state=state))
+        row = {"trial_id": trial_id, "step": 0, **to_step_columns(value)}
+        connection.execute(t.trial_steps.insert(), row)
+
+    for _ in range(60):
+        word = draw.random()
+        if word < 0.4 or not running:
+            running.append(store._database.write(begin))
+        elif word < 0.8:
+            trial_id = running.pop(draw.randrange(len(running)))
+            state, value = draw.choice(["COMPLETE", "COMPLETE", "FAIL"]), draw.random()
+            store._database.write(lambda c, i=trial_id, s=state, v=value: end(c, i, s, v))
+            if state == "COMPLETE":
+                complete[trial_id] = value
+                if draw.random() < 0.5:  # this process has completed it
+                    history.add(study.uuid, trial_id, {0: value})
+        else:
+            values = history.view(study.uuid).values
+            assert sorted(values.at(0)) == sorted(complete.values())
+            assert values.n_trials == len(complete)
 
 
 class Players:
