@@ -92,15 +92,20 @@ class Claims:
                 taken = self._take_any(request, study_ids)
             except sa.exc.IntegrityError:  # the same claim was made twice at once
                 taken = self._replayed(request)
-        if taken is None:
+        return None if taken is None else self._handed(taken, request)
+
+    def _handed(self, taken: _Taken, request: ClaimRequest) -> Claimed | None:
+        seconds = self._seconds(request)
+        if taken.phase == leases.RUNNING:
+            return self._claimed(taken, seconds, None)
+        sampled = self._sample(taken, request)
+        if sampled is not None:
+            return self._claimed(taken, seconds, sampled)
+        # Either lost, or handed over by the same claim in another thread.
+        again = self._replayed(request)
+        if again is None or again.phase == leases.SAMPLING:
             return None
-        sampled = self._sample(taken, request) if taken.phase == leases.SAMPLING else None
-        if taken.phase == leases.SAMPLING and sampled is None:
-            # Either lost, or handed over by the same claim in another thread.
-            taken = self._replayed(request)
-            if taken is None or taken.phase == leases.SAMPLING:
-                return None
-        return self._claimed(taken, self._seconds(request), sampled)
+        return self._claimed(again, seconds, None)
 
     def _replayed(self, request: ClaimRequest) -> _Taken | None:
         return self._database.read(lambda c: _replay(c, request))

@@ -1,4 +1,4 @@
-"""One database, SQLite or PostgreSQL, and every difference between the two.
+"""One database, SQLite or PostgreSQL, and how they differ (over lists: `storage.lists`).
 
 SQLite: WAL, synchronous=FULL, `BEGIN IMMEDIATE` for writes, and one writing process, kept so by a
 lock on a file beside the database. PostgreSQL: short timeouts, so that nothing hangs. Transactions
@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import fcntl
-import json
 import logging
 import math
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -90,35 +89,6 @@ class has_item(sa.sql.functions.FunctionElement[Any]):
         super().__init__(array, sa.literal(item))
 
 
-class list_of(sa.types.TypeDecorator[Sequence[Any]]):
-    """Values of one type as one bound value, however many they are."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
-        super().__init__()
-        self.item = item
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        is_array = dialect.name == "postgresql"
-        return dialect.type_descriptor(postgresql.ARRAY(self.item) if is_array else sa.Text())
-
-    def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> Any:
-        return list(value or ()) if dialect.name == "postgresql" else json.dumps(list(value or ()))
-
-
-class is_listed(sa.sql.functions.FunctionElement[Any]):
-    """Whether the value of a column is in a `list_of` them."""
-
-    inherit_cache = True
-    # For a Boolean, SQLAlchemy would write "= 1" on SQLite, which then finds no index for it.
-    type = sa.types.NullType()
-
-    def __init__(self, column: Any, listed: Any) -> None:
-        super().__init__(column, listed)
-
-
 class transaction_id(sa.sql.functions.FunctionElement[Any]):
     """The running transaction among those that write, in a number that never comes again.
 
@@ -181,18 +151,6 @@ def _has_item_on_postgresql(element: has_item, compiler: Any, **kwargs: Any) -> 
 def _has_item_on_sqlite(element: has_item, compiler: Any, **kwargs: Any) -> str:
     array, item = (compiler.process(clause, **kwargs) for clause in element.clauses)
     return f"({item} IN (SELECT value FROM json_each({array})))"
-
-
-@compiles(is_listed, "postgresql")
-def _is_listed_on_postgresql(element: is_listed, compiler: Any, **kwargs: Any) -> str:
-    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    return f"({column} = ANY({listed}))"
-
-
-@compiles(is_listed, "sqlite")
-def _is_listed_on_sqlite(element: is_listed, compiler: Any, **kwargs: Any) -> str:
-    column, listed = (compiler.process(clause, **kwargs) for clause in element.clauses)
-    return f"({column} IN (SELECT value FROM json_each({listed})))"
 
 
 @compiles(transaction_id, "postgresql")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from hpo.objective import is_allowed
 from hpo.study import StudyState
 from storage import tables as t
 from storage.candidates import is_abandoned, is_due
-from storage.engine import is_listed, list_of
+from storage.lists import is_listed, list_of
 from storage.records import ClaimRequest
 
 
@@ -22,6 +22,20 @@ class _Opening:
 
     module: str
     n_trials: int
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> _Opening:
+        n_trials = max(0, row.n_new) + row.n_due
+        if row.max_parallel_trials is not None:
+            n_trials = min(n_trials, row.max_parallel_trials - row.n_running)
+        return cls(row.objective.partition(":")[0], max(n_trials, row.n_abandoned))
+
+    def take(self, allow: Sequence[str]) -> bool:
+        """Whether there was one more for a worker that allows these modules."""
+        if self.n_trials <= 0 or not is_allowed(self.module, allow):
+            return False
+        self.n_trials -= 1
+        return True
 
 
 def callable_claims(connection: sa.Connection, waiting: Sequence[ClaimRequest]) -> Collection[str]:
@@ -36,28 +50,14 @@ def callable_claims(connection: sa.Connection, waiting: Sequence[ClaimRequest]) 
     }
     rows = connection.execute(_OPENINGS, names).all()
     allow = {row.name: row.allow for row in rows if row.allow is not None}
-    openings = {row.id: _opening(row) for row in rows if row.objective is not None}
-    called = {row.name for row in rows if row.allow is None}
-    for request in waiting:
+    openings = {row.id: _Opening.of(row) for row in rows if row.objective is not None}
+
+    def has_one(request: ClaimRequest) -> bool:
         patterns = allow.get(str(request.worker_id))
-        if patterns is None or _takes_one(openings.values(), patterns):
-            called.add(request.claim_key)
-    return called
+        return patterns is None or any(one.take(patterns) for one in openings.values())
 
-
-def _takes_one(openings: Iterable[_Opening], patterns: Sequence[str]) -> bool:
-    for opening in openings:
-        if opening.n_trials > 0 and is_allowed(opening.module, patterns):
-            opening.n_trials -= 1
-            return True
-    return False
-
-
-def _opening(row: sa.Row[Any]) -> _Opening:
-    n_trials = max(0, row.n_new) + row.n_due
-    if row.max_parallel_trials is not None:
-        n_trials = min(n_trials, row.max_parallel_trials - row.n_running)
-    return _Opening(row.objective.partition(":")[0], max(n_trials, row.n_abandoned))
+    repeated = {row.name for row in rows if row.allow is None}
+    return repeated | {request.claim_key for request in waiting if has_one(request)}
 
 
 def _openings() -> sa.CompoundSelect[Any]:

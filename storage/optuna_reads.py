@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo.search.stored import StoredTrial
 from storage import tables as t
-from storage.engine import is_listed, list_of
+from storage.lists import is_listed, list_of
 
 _INFINITE = {"INF_POS": float("inf"), "INF_NEG": float("-inf"), "NAN": float("nan")}
 
@@ -187,8 +187,8 @@ class _Drawn(NamedTuple):
         )
 
 
-# Most trials of a study have the same space: one dict for all of them, since nobody changes the
-# distributions of a trial, saves half of the memory and most of the time of loading.
+# Most trials of a study have the same space: one dict for all that have ended, to which Optuna adds
+# nothing any more, saves half of the memory and most of the time of loading.
 @functools.lru_cache(maxsize=4096)
 def _space(
     documents: tuple[tuple[str, str], ...],
@@ -203,15 +203,17 @@ def _distribution(document: str) -> BaseDistribution:
 
 
 def _trial_of(head: Any, drawn: _Drawn, values: Mapping[int, float], **facts: Any) -> FrozenTrial:
+    state = TrialState[head.name]
+    space = drawn.distributions if state.is_finished() else dict(drawn.distributions)
     return StoredTrial(
         number=head.step,
-        state=TrialState[head.name],
+        state=state,
         value=None,
         values=[values[objective] for objective in sorted(values)] or None,
         datetime_start=_local(head.started),
         datetime_complete=_local(head.ended),
         params=drawn.params,
-        distributions=drawn.distributions,
+        distributions=space,
         trial_id=head.trial_id,
         **facts,
     )

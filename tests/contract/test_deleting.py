@@ -295,14 +295,14 @@ def test_a_sampler_that_was_at_it_hands_nothing_over(
 ) -> None:
     create()
     search = store.deleting._search
-    sample = search.sample
+    sampled = search.sampled
 
     def delete_first(*given: Any) -> Any:
         store.deleting.mark("demo", force=True)
         store.deleting.purge()
-        return sample(*given)
+        return sampled(*given)
 
-    monkeypatch.setattr(search, "sample", delete_first)
+    monkeypatch.setattr(search, "sampled", delete_first)
     assert store.claims.claim(request(worker_id)) is None
     create()
     monkeypatch.undo()

@@ -192,6 +192,14 @@ def test_lists_by_state_follow_the_trials(database: Database) -> None:
             assert ours.get_all_trials(study_id, states=chosen) == expected
 
 
+def test_trials_that_run_have_spaces_of_their_own(database: Database) -> None:
+    """Optuna adds to the one of its running trial as parameters are suggested."""
+    study = optuna.create_study(storage=cached(database))
+    for _ in range(3):
+        study.tell(study.ask({"x": optuna.distributions.FloatDistribution(0, 1)}), 1.0)
+    assert [list(trial.params) for trial in study.trials] == [["x"]] * 3
+
+
 def test_a_sampler_sees_parameters_and_ends_of_others(database: Database) -> None:
     ours, other = cached(database), cached(database)
     study_id = ours.create_new_study([StudyDirection.MINIMIZE], "s")

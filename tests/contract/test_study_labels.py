@@ -194,13 +194,13 @@ class TestCancelNow:
     ) -> None:
         create()
         search = store.deleting._search
-        sample = search.sample
+        sampled = search.sampled
 
         def cancel_first(*given: object) -> object:
             store.lifecycle.cancel("demo", now=True)
-            return sample(*given)  # type: ignore[arg-type]  # as it was called
+            return sampled(*given)  # type: ignore[arg-type]  # as it was called
 
-        monkeypatch.setattr(search, "sample", cancel_first)
+        monkeypatch.setattr(search, "sampled", cancel_first)
         assert store.claims.claim(request(worker_id)) is None  # type: ignore[arg-type]  # a UUID
         study = store.studies.get("demo")
         assert (study.state, study.counts[TrialState.FAIL]) == (StudyState.STOPPED, 1)
