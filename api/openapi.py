@@ -25,7 +25,7 @@ Once there is a token, every request needs one, as `Authorization: Bearer …` o
 # In the order of the document, in which what users need comes first.
 TAGS = (
     *("studies", "trials", "analysis", "objectives", "worker protocol", "workers", "tokens"),
-    *("events", "health", "operations"),
+    *("session", "events", "health", "operations"),
 )
 
 SCHEMES = {
