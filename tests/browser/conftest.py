@@ -47,7 +47,9 @@ class Browser:
             self.faults.append(f"failed: {request.url}")
 
     def _note_said(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        # Where a page names no icon, a browser asks the root of the host, which may be a proxy.
+        is_icon = message.location["url"].endswith("/favicon.ico")
+        if message.type in ("error", "warning") and not is_icon:
             self.faults.append(f"console: {message.text}")
 
 
