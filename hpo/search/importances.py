@@ -7,7 +7,6 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -30,6 +29,9 @@ class Importances:
 @np.errstate(all="ignore")
 def importances(study: SearchStudy, index: int = 0) -> Importances:
     """Over the COMPLETE trials with finite values, for one of them. Raises TooFewTrials."""
+    # It loads scikit-learn and scipy.stats, which is half of what a service loads when it starts.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     quieten()
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     n_trials = _check_values(study.study_name, complete, index)
