@@ -105,7 +105,7 @@ def create_app(
     service = Service(
         store=store,
         doorbell=doorbell,
-        lookout=Lookout(doorbell, store.claims.callable_claims),
+        lookout=Lookout(doorbell, lambda requests: store.claims.callable_claims(requests)),
         upkeep=upkeep,
         feed=Feed(store),
         guard=Guard(store, upkeep, may_be_open=access.may_be_open, own_token=access.own_token),

@@ -41,6 +41,11 @@ class Lookout:
         self._idle: frozenset[UUID] = frozenset()  # workers for which there was nothing
         self._looked_at, self._ring = -1.0, asyncio.Event()
 
+    @property
+    def n_waiting(self) -> int:
+        """Claims that wait now."""
+        return len(self._waiters)
+
     def has_nothing_for(self, worker_id: UUID) -> bool:
         """Whether the last look is fresh, and found no work for this worker."""
         is_fresh = time.monotonic() < self._looked_at + FRESH_SECONDS

@@ -17,7 +17,7 @@ from storage import leases
 from storage import tables as t
 from storage.cancelling import cancel_waiting
 from storage.engine import db_now, naive_utc
-from storage.events import append
+from storage.events import append, is_overtaken
 from storage.limits import stopped_clock, timeout_message
 from storage.studies import study_row
 
@@ -51,7 +51,7 @@ def end_if_done(connection: sa.Connection, study: Any) -> StudyState:
     if failure is not None:
         return _end(connection, current, StudyState.FAILED, failure)
     ended = _ended(connection, current)
-    if current.n_started < current.n_trials or ended.n_trials < current.n_started:
+    if current.n_started < current.n_trials or not _all_told(connection, current, ended):
         return state
     if ended.n_failed and not ended.n_others:
         message = f"Every trial failed. The last one: {_last_message(connection, current)}"
@@ -91,6 +91,14 @@ def too_much_failed(connection: sa.Connection, study: Any) -> str | None:
     return f"{ended.n_failed} trials failed; {cause}. The last one: {message}"
 
 
+def _all_told(connection: sa.Connection, study: Any, ended: _Ended) -> bool:
+    """Whether all trials have ended, before this transaction in the order of events as well.
+
+    Else the end would be told before the last trial's; whoever ended that trial looks again.
+    """
+    return ended.n_trials >= study.n_started and not is_overtaken(connection, study.uuid)
+
+
 def _all_ended(study: Any) -> str:
     return f"All {study.n_started} trials have ended."
 
@@ -128,7 +136,7 @@ def _last_message(connection: sa.Connection, study: Any) -> str:
 
 def _end_if_drained(connection: sa.Connection, study: Any) -> StudyState:
     _cancel_unfinished(connection, study)
-    if _ended(connection, study).n_trials < study.n_started:
+    if not _all_told(connection, study, _ended(connection, study)):
         return StudyState.STOPPING
     timed_out = study.stop_reason == Reason.TIMED_OUT
     state = StudyState.COMPLETED if timed_out else StudyState.STOPPED

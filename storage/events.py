@@ -128,6 +128,18 @@ def appended(kind: EventKind, held: Any) -> UpdateBase:
     return inserted(t.hpo_event, columns)
 
 
+def is_overtaken(connection: sa.Connection, study_uuid: str) -> bool:
+    """Whether others have told of a study what comes later in the order than this transaction.
+
+    A trial may end while a transaction waits for the study's lock or holds it.
+    """
+    event = t.hpo_event.c
+    later = sa.exists().where(
+        event.study_uuid == study_uuid, event.transaction_id > transaction_id()
+    )
+    return bool(connection.execute(sa.select(later)).scalar_one())
+
+
 class Events:
     """Reads and prunes the events of one database."""
 

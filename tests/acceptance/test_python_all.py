@@ -185,7 +185,7 @@ def _ask_and_tell(client: hpo.Client) -> None:
     assert study.ask().fail("no luck")["state"] == "FAIL"
     given_back = study.ask()
     given_back.release()
-    with study.ask() as again, contextlib.suppress(ZeroDivisionError):
+    with contextlib.suppress(ZeroDivisionError), study.ask() as again:
         assert (again.number, again.attempt) == (given_back.number, given_back.attempt + 1)
         again.save_model(lambda path: path.write_text("of no use to the service"))
         raise ZeroDivisionError("a test")

@@ -6,23 +6,29 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from hpo.errors import Conflict, StepReported
+from hpo.errors import Conflict, InvalidResult, StepReported
+from hpo.events import EventKind
 from hpo.study import Algorithm, StudyDefinition, StudyState
 from hpo.trial import Decision, Failure, Measurement, Reason, TrialState, Verdict
 from storage import tables as t
 from storage.curves import to_step_columns
+from storage.ending import end_if_done
+from storage.events import BEGINNING
 from storage.optuna_cache import cached
 from storage.records import Claimed, Lease
 from storage.search import Search
 from storage.statements import Guarded
 from storage.step_history import VIEW_SECONDS, StepHistory
 from storage.store import Leased, Store
+from storage.studies import lock_study, study_row
 from tests.builders import lease_of, request
+from tests.proxy_kit import await_fact
 from tests.statements import sent_by
 
 Create = Callable[..., StudyDefinition]
@@ -101,6 +107,27 @@ class TestFewStatements:
         with sent_by(store) as sent:
             assert store.claims.renew(worker_id, tokens) == ["unknown", "lost"]
         assert len(sent) == A_HEARTBEAT[name], sent
+
+
+def test_the_end_of_a_study_is_told_after_that_of_its_last_trial(
+    store: Store, create: Create, claim: Claim
+) -> None:
+    """A trial may end while others hold the study's lock, in a transaction that began before."""
+    if store._database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time")
+    name, lease = create(n_trials=1).name, lease_of(claim())
+    with ThreadPoolExecutor(1) as pool:
+        with store._database.engine.begin() as connection:
+            study = study_row(connection, t.hpo_study.c.name == name)
+            assert study is not None
+            lock_study(connection, study.study_id)
+            ending = pool.submit(store.claims.complete, lease, 1.0)
+            await_fact(lambda: store.trials.get(name, 0).state is TrialState.COMPLETE)
+            assert end_if_done(connection, study) is StudyState.RUNNING
+        assert ending.result(timeout=30).state is TrialState.COMPLETE
+    assert store.studies.get(name).state is StudyState.COMPLETED
+    told = [event.kind for event in store.events.after(BEGINNING)]
+    assert told[-2:] == [EventKind.TRIAL_ENDED, EventKind.STUDY_STATE]
 
 
 class TestTheView:
@@ -273,7 +300,7 @@ class Players:
             getattr(self._store.trial_changes, change)(self._study, number, *reason)
 
     def _end(self, number: int) -> None:
-        claimed, _ = self._running.pop(number)
+        claimed, _ = self._running[number]
         failure = Failure(reason=Reason.OBJECTIVE_ERROR, message="boom", traceback="line 1")
         value = self._draw.choice([None, self._draw.random()])
         calls: list[Callable[[Leased, Lease], Any]] = [
@@ -284,12 +311,15 @@ class Players:
             lambda c, lease: c.release(lease),
         ]
         call = self._draw.choice(calls)
-        assert self._say(call, claimed) == self._say(call, claimed)  # also when it comes again
+        answer = self._say(call, claimed)
+        assert answer == self._say(call, claimed)  # also when it comes again
+        if answer is not InvalidResult:
+            del self._running[number]
 
     def _say(self, call: Callable[[Leased, Lease], Any], claimed: Claimed) -> Any:
         try:
             answer = call(self._choose(), lease_of(claimed))
-        except (StepReported, Conflict) as error:
+        except (StepReported, Conflict, InvalidResult) as error:
             answer = type(error)
         self.answers.append(repr(answer))
         return answer

@@ -146,10 +146,11 @@ NEW = {"n_trials": 3, "direction": "minimize"}
 PARAMETER = {"name": "y", "parameter": {"type": "int", "low": 0, "high": 1000}}
 SCENES: dict[str, Callable[[Stage], Scene]] = {
     "POST /v1/studies": lambda s: Scene("/v1/studies", {"json": {"name": s.node.id, **NEW}}),
+    "POST /v1/studies/check": lambda s: Scene("/v1/studies/check", {"json": {"n_trials": 0}}),
     **{
         f"GET {path}": lambda _, path=path: Scene(path)  # type: ignore[misc] # mypy on defaults
         for path in (
-            *("/v1/studies", "/v1/objectives", "/v1/workers", "/v1/tokens"),
+            *("/v1/studies", "/v1/objectives", "/v1/workers", "/v1/tokens", "/v1/session"),
             *("/healthz", "/readyz", "/metrics"),
         )
     },
@@ -160,7 +161,9 @@ SCENES: dict[str, Callable[[Stage], Scene]] = {
     f"DELETE {STUDY}": lambda s: s.of_study("?force=true"),
     **{
         f"GET {STUDY}/{look}": lambda s, look=look: s.of_study(f"/{look}")  # type: ignore[misc] # mypy on defaults
-        for look in ("best", "trials", "history", "pareto", "pruning", "export")
+        for look in (
+            *("best", "trials", "history", "pareto", "pruning", "export", "columns", "curves"),
+        )
     },
     f"GET {STUDY}/importances": lambda s: Scene(f"/v1/studies/{s.ended(4)['study']}/importances"),
     f"POST {STUDY}/pause": lambda s: s.of_study("/pause"),

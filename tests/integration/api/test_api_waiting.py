@@ -167,7 +167,7 @@ def test_a_client_that_left_gets_no_trial(running: Running) -> None:
     node = Node(running.client)
     n_open = len(running.server.server_state.connections)
     connection = send_claim(running, node)
-    await_fact(lambda: len(running.server.server_state.tasks) > 0)
+    await_fact(lambda: running.app.state.service.lookout.n_waiting > 0)
     connection.close()
     await_fact(lambda: len(running.server.server_state.connections) == n_open)
     node.launch(n_trials=1)
