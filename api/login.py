@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from typing import Annotated
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Request
@@ -69,8 +69,10 @@ button {{ border: 0; background: var(--accent);
 </body>
 </html>
 """
+# Without an action the form goes to the page's own address, and what stands behind its # comes back
+# with the redirection: so a link into the console leads there after a login.
 FORM = """\
-{fault}<form method="post" action="{root}/login?next={next}">
+{fault}<form method="post">
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus
  aria-describedby="hint">
@@ -87,13 +89,11 @@ LOGGED_IN = """\
 
 
 @router.get("/login")
-async def login_page(
-    request: Request, service: PreparedDep, next: Annotated[str, Query()] = AFTER_LOGIN
-) -> Response:
+async def login_page(request: Request, service: PreparedDep) -> Response:
     try:
         caller = await service.guard.caller(request.scope)
     except Unauthorized:
-        return _form(request, next)
+        return _form()
     root = root_of(request.scope)
     return (
         RedirectResponse(root + AFTER_LOGIN, 303) if caller.name is None else _hello(root, caller)
@@ -107,15 +107,11 @@ async def log_in(
     token = await _token_of(request)
     holder = await service.guard.holder_of(token)
     if holder is None:
-        return _form(
-            request,
-            next,
-            "This token is not known here, or it was revoked; ask for another one.",
-            401,
-        )
+        fault = "This token is not known here, or it was revoked; ask for another one."
+        return _form(fault, 401)
     if not includes(holder.role, Role.READER):
         fault = f"A token of the role {holder.role} cannot read pages; ask for a reader's."
-        return _form(request, next, fault, 403)
+        return _form(fault, 403)
     secret = await anyio.to_thread.run_sync(
         lambda: service.store.tokens.open_session(token, seconds=SESSION_SECONDS)
     )
@@ -163,13 +159,9 @@ async def _token_of(request: Request) -> str:
     return fields.get("token", [""])[0].strip()
 
 
-def _form(request: Request, next: str, fault: str = "", status: int = 200) -> Response:
-    body = FORM.format(
-        fault=f'<p class="fault" role="alert">{html.escape(fault)}</p>\n' if fault else "",
-        root=html.escape(root_of(request.scope)),
-        next=html.escape(quote(our_path(next), safe="/")),
-    )
-    return _page(body, status)
+def _form(fault: str = "", status: int = 200) -> Response:
+    told = f'<p class="fault" role="alert">{html.escape(fault)}</p>\n' if fault else ""
+    return _page(FORM.format(fault=told), status)
 
 
 def _hello(root: str, caller: Caller) -> Response:

@@ -107,8 +107,9 @@ def complete(held: Ending, values: Sequence[float]) -> End:
 def _wrong_number(n_values: int, n_wanted: int) -> InvalidResult:
     if n_wanted == 1 and n_values == 0:
         return InvalidResult("value", "is required, as the trial has reported none")
+    given = f"{n_values} value{'' if n_values == 1 else 's'}"
     wanted = "one number" if n_wanted == 1 else f"{n_wanted} numbers, one for each direction"
-    return InvalidResult("values", f"must be {wanted} of the study, got {n_values or 'none'}")
+    return InvalidResult("values", f"must be {wanted} of the study, got {given}")
 
 
 def values_by_rule(curve: Mapping[int, float], definition: StudyDefinition) -> Sequence[float]:

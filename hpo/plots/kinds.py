@@ -44,7 +44,7 @@ def plot(client: Client, name: str, kind: str = "history") -> Picture:
     Raises TooFewTrials, or ApiError with this code, while there is nothing to show.
     """
     if kind not in KINDS:
-        raise InvalidField("kind", f"{kind!r} is none; choose {', '.join(KINDS)}")
+        raise InvalidField("kind", f"there is no picture {kind!r}; choose {', '.join(KINDS)}")
     converter()  # what is missing is told before the work
     return KINDS[kind](client, client.study(name))
 

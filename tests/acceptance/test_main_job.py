@@ -159,7 +159,8 @@ def test_plain_optuna_and_the_dashboard_see_the_same_study(
     assert (study.best_trial.number, study.best_params) == (best["number"], best["params"])
     storage.remove_session()
     storage.engine.dispose()
-    with httpx2.Client(base_url=service.url, follow_redirects=True) as browser:
+    # The dashboard has a process of its own, which begins with the first page.
+    with httpx2.Client(base_url=service.url, follow_redirects=True, timeout=60) as browser:
         for path in ("/dashboard", "/dashboard/"):
             page = browser.get(path)
             assert page.status_code == 200

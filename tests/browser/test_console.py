@@ -289,6 +289,7 @@ def test_a_reader_finds_no_button_that_writes(tmp_path: Path, browser: Browser) 
         page.goto(f"{url}/#/studies/demo")
         page.get_by_label("Token").fill(secret)
         page.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="demo").wait_for()  # where the link led to
         for path, fact in (
             ("", "demo"),
             ("#/studies/demo", "Parallel coordinates"),

@@ -55,10 +55,10 @@ def test_a_study_with_two_directions_has_a_front(
 @pytest.mark.parametrize(
     ("fields", "value", "match"),
     [
-        (TWO, 1.0, "values: must be 2 numbers, one for each direction of the study, got 1"),
-        (TWO, None, "values: must be 2 numbers, one for each direction of the study, got none"),
+        (TWO, 1.0, "values: must be 2 numbers, one for each direction of the study, got 1 value"),
+        (TWO, None, "values: must be 2 numbers, one for each direction of the study, got 0 values"),
         (TWO, (1.0, 2.0, 3.0), "values: must be 2 numbers, .* got 3"),
-        ({}, (1.0, 2.0), "values: must be one number of the study, got 2"),
+        ({}, (1.0, 2.0), "values: must be one number of the study, got 2 values"),
         ({}, None, "value: is required, as the trial has reported none"),
     ],
 )
