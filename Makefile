@@ -58,6 +58,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 bench: .venv/.extra-bench $(if $(RAY),.venv/.extra-bench-ray)
+	$(if $(ONLY),,$(BIN)/python -m pytest -s tests/benchmarks/test_console_open.py)
 	$(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 bench-search: .venv/.extra-bench
