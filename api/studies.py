@@ -6,8 +6,10 @@ import secrets
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
+from pydantic import ValidationError
 
 from api.errors import InvalidRequest, problems
+from api.faults import fault_of
 from api.idempotency import IdempotencyKey, fingerprint
 from api.preconditions import Versions, set_etag
 from api.schemas.studies import (
@@ -79,9 +81,12 @@ def _definition_of(body: StudyCreate, store: Store) -> StudyDefinition:
     responses=problems(),
 )
 def check_study(document: AnyDocument, store: StoreDep) -> StudyCheckReply:
-    body = StudyCreate.model_validate(document)
     try:
+        body = StudyCreate.model_validate(document)
         definition, exists = store.studies.check(_definition_of(body, store), given=body.given)
+    except ValidationError as unreadable:
+        faults = map(fault_of, unreadable.errors(include_url=False))
+        return StudyCheckReply.faulty((fault.field or "body", fault.message) for fault in faults)
     except InvalidRequest as refused:
         return StudyCheckReply.faulty((fault.field, fault.message) for fault in refused.faults)
     except StudyExists as taken:

@@ -183,3 +183,19 @@ def test_columns_and_curves_travel_as_strict_json(client: TestClient, node: Node
     assert curves["trials"][0]["values"] == ["Infinity"]
     refused = client.get(f"{path}/columns", params={"limit": 0})
     assert [fault["field"] for fault in read(refused)["errors"]] == ["limit"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'{"\ud800": 1}',
+        rb'{"name": "\ud800"}',
+        rb'{"space": {"\ud800": {"type": "float", "low": 0, "high": 1}}}',
+        rb'{"settings": {"a": "\ud800"}, "tags": ["\ud800"]}',
+    ],
+)
+def test_text_that_is_no_unicode_is_a_fault_like_others(client: TestClient, text: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/v1/studies/check", content=text, headers=headers)
+    assert answer.status_code == 200
+    assert read(answer)["errors"]
