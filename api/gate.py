@@ -48,7 +48,7 @@ class Gate:
             await self._pass(scope, receive, send)
         elif _declared_length(headers) > limit:
             await problem("too_large", _too_large(limit))(scope, receive, send)
-        elif _has_body(headers) and path_of(scope).startswith("/v1/") and not _is_json(headers):
+        elif _has_body(headers) and _takes_json(scope) and not _is_json(headers):
             detail = "The body must be JSON; send Content-Type: application/json."
             await problem("media_type", detail)(scope, receive, send)
         else:
@@ -93,7 +93,14 @@ def _limited(receive: Receive, limit: int) -> Receive:
 
 
 def _is_model(scope: Scope) -> bool:
-    return scope["method"] == "PUT" and MODEL_PATH.fullmatch(scope["path"]) is not None
+    return scope["method"] == "PUT" and MODEL_PATH.fullmatch(path_of(scope)) is not None
+
+
+def _takes_json(scope: Scope) -> bool:
+    """Whether a body must be JSON; a model's path has methods for others, and 405 for the rest."""
+    path = path_of(scope)
+    is_model = MODEL_PATH.fullmatch(path) is not None
+    return path.startswith("/v1/") and (scope["method"] == "POST" or not is_model)
 
 
 def _host(headers: Headers) -> str:

@@ -150,6 +150,13 @@ def test_other_bodies_keep_theirs(node: Node, claim: dict[str, Any]) -> None:
     assert code(response) == (415, "media_type")
 
 
+def test_a_method_that_a_model_has_not_is_refused_as_such(client: TestClient) -> None:
+    path = "/v1/studies/any/trials/0/model"
+    headers = {"Content-Type": "application/octet-stream"}
+    response = client.request("DELETE", path, content=b"weights", headers=headers)
+    assert code(response) == (405, "method_not_allowed")
+
+
 def test_a_wrong_token_sends_nothing(node: Node, claim: dict[str, Any]) -> None:
     offer(node, claim)
     assert code(put(node, claim, **{"Lease-Token": "0" * 32})) == (409, "lease_lost")
